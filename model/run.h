@@ -1,0 +1,21 @@
+/* The run directory: config.json, log.jsonl, checkpoints/, report.html. */
+#pragma once
+#include "model/errors.h"
+#include <stdbool.h>
+
+typedef enum RunStart {
+    RUN_NEW,            /* the directory must not hold a run yet */
+    RUN_OVERWRITE,      /* an earlier run in it is deleted */
+    RUN_RESUME          /* it must hold a run */
+} RunStart;
+
+/* Checks whether run_open would succeed, changing nothing: for reporting together with config errors. */
+bool run_check(const char *dir, RunStart start, Errors *errors);
+
+/* Prepares the directory and writes config.json (config_json: the effective configuration; on resume it
+ * replaces the old one). Overwriting deletes only the files that runs make, and only in a directory that
+ * looks like a run (config.json or log.jsonl, nothing foreign). False with errors added. */
+bool run_open(const char *dir, RunStart start, const char *config_json, Errors *errors);
+
+/* RUN/config.json as text, owned by the caller; NULL with an error added. */
+char *run_read_config(const char *dir, Errors *errors);
