@@ -54,20 +54,21 @@ typedef struct Llama {
 
 LlamaShape llama_shape(const Config *config, Dtype act);
 
-/* Every buffer of a model, without a device: --dry-run prints it, llama_create allocates it. Caller frees
- * with plan_free. context: longest sequence to generate (0 = none). */
-void llama_plan(Plan *plan, const LlamaShape *shape, LlamaMode mode, const Ops *ops, const OpContext *ctx,
+/* Measures every buffer of a model without allocating any: --dry-run prints it. context: longest sequence to
+ * generate (0 = none). */
+Plan llama_plan(const Config *config, Dtype act, LlamaMode mode, const Ops *ops, const OpContext *ctx,
                 int64_t context);
 
 /* Allocates and lays out a model; weights are undefined until llama_init or a checkpoint fills them.
  * Returns NULL with an error added when memory is not enough. */
-Llama *llama_create(const Config *config, LlamaMode mode, const Ops *ops, const Device *device,
+Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *ops, const Device *device,
                     const OpContext *ctx, int64_t context, Errors *errors);
 void llama_destroy(Llama *model);
 
-/* Random weights: normal, model.init_std (embeddings: embedding_init_std), wo and w2 divided by
- * sqrt(2 layers), norms 1. Counter-based: the same on every backend. Zeroes the moments. */
-void llama_init(Llama *model, const Config *config);
+/* Random weights (model/init.c): normal, model.init_std (embeddings: embedding_init_std), wo and w2 divided by
+ * sqrt(2 layers), norms 1. Counter-based: the same on every backend. Zeroes the moments, folds. Returns false
+ * when host memory ran out. */
+bool llama_init(Llama *model, const Config *config);
 
 /* Working copies from the masters: after llama_init or after masters were replaced. */
 void llama_fold(Llama *model);

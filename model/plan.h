@@ -1,5 +1,5 @@
-/* A plan lists every buffer of a run before anything is allocated. The model walks its buffers once with an
- * empty base to measure and once with the real one to place, so what --dry-run prints is what is allocated. */
+/* A plan lists every buffer of a run before anything is allocated. The model walks its buffers once with no
+ * memory to measure and once with the real block to place, so what --dry-run prints is what is allocated. */
 #pragma once
 #include <stddef.h>
 #include <stdio.h>
@@ -9,14 +9,21 @@ typedef enum BufferClass {
     BUFFER_HEAD, BUFFER_BATCH, BUFFER_CACHE, BUFFER_WORKSPACE, BUFFER_CLASSES
 } BufferClass;
 
+#define PLAN_ALIGN 256
+
 typedef struct Plan {
     char  *base;                    /* NULL while measuring */
-    size_t total;                   /* bytes so far, each buffer rounded up to 256 */
+    size_t total;                   /* bytes so far, each buffer rounded up to PLAN_ALIGN */
     size_t bytes[BUFFER_CLASSES];
 } Plan;
 
 /* The next buffer of the plan: its address, or NULL while measuring. */
 void *plan_take(Plan *plan, BufferClass class, size_t bytes);
 
-const char *buffer_class_name(BufferClass class);
+/* Two groups of buffers that are never alive together share memory: fork a plan for each, take from both,
+ * then join them. The larger group counts. */
+Plan plan_fork(const Plan *plan);
+void plan_join(Plan *plan, const Plan *a, const Plan *b);
+
+/* One line a class that is not empty, and the sum. */
 void plan_print(const Plan *plan, FILE *out);

@@ -1,0 +1,19 @@
+/* Hugging Face's config.json of a LlamaForCausalLM (docs/FORMATS.md), to and from Config.model. */
+#pragma once
+#include "model/config.h"
+#include <cjson/cJSON.h>
+
+/* Fills config->model from the text of a config.json; `path` is for messages. Absent fields get the defaults
+ * of transformers' LlamaConfig. Everything that this program cannot represent is refused, one error a reason:
+ * other architectures and activations, biases, dropout, RoPE types besides default and llama3, quantisation,
+ * sliding windows. Both RoPE forms are read (rope_theta + rope_scaling, and rope_parameters); a file that
+ * has both must say the same in both. config is unchanged where an error was added. */
+bool hf_config_read(const char *text, const char *path, Config *config, Errors *errors);
+
+/* bos_token_id of a config.json, or -1. */
+int64_t hf_config_bos(const char *text);
+
+/* The text of a config.json, owned by the caller; NULL when memory ran out. dtype: "bfloat16", "float16" or
+ * "float32". Both RoPE forms are written: transformers 4 reads only the old one, 5 writes only the new one.
+ * original: text of the config.json that the model was imported from, whose token ids are kept; or NULL. */
+char *hf_config_write(const Config *config, const char *dtype, const char *original);

@@ -1,0 +1,60 @@
+/* Initial weights: the same on every backend, from the seed, the tensor's name and the element's index. */
+#include "model/llama.h"
+#include "model/random.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_ELEMENTS (1 << 22)    /* staging of 16 MiB: the model may be larger than the host's memory */
+
+static uint64_t name_key(const char *name, int64_t seed)
+{
+    uint64_t key = random_bits((uint64_t)seed, 0x11AA);
+    for (; *name; name++) key = random_bits(key, (uint64_t)(unsigned char)*name);
+    return key;
+}
+
+/* out[i] = std * normal(key, first + i), by Box and Muller's transform. */
+static void fill_normal(float *out, int64_t first, int64_t n, uint64_t key, double std)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t counter = (uint64_t)(first + i) * 2;
+        double radius = sqrt(-2.0 * log(random_uniform(key, counter)));
+        out[i] = (float)(std * radius * cos(2.0 * M_PI * random_uniform(key, counter + 1)));
+    }
+}
+
+static void init_weight(Llama *model, Weight *w, float *staging, double std, double mean, int64_t seed)
+{
+    int64_t n = w->master.rows * w->master.cols;
+    uint64_t key = name_key(w->name, seed);
+    for (int64_t first = 0; first < n; first += CHUNK_ELEMENTS) {
+        int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
+        if (std > 0) fill_normal(staging, first, count, key, std);
+        else for (int64_t i = 0; i < count; i++) staging[i] = (float)mean;
+        model->device->upload(model->ctx.stream, (float *)w->master.data + first, staging, (size_t)count * sizeof(float));
+        model->device->wait(model->ctx.stream);
+    }
+    Tensor moments[] = {w->m, w->v};
+    for (int i = 0; i < 2; i++)
+        if (moments[i].data)
+            model->device->zero(model->ctx.stream, moments[i].data, (size_t)n * dtype_bytes(moments[i].dtype));
+}
+
+bool llama_init(Llama *model, const Config *config)
+{
+    float *staging = malloc(CHUNK_ELEMENTS * sizeof(float));
+    if (!staging) return false;
+    double std = config->model.init_std, output_std = std / sqrt(2.0 * model->shape.layers);
+    for (int i = 0; i < model->weight_count; i++) {
+        Weight *w = &model->weights[i];
+        const char *part = strrchr(w->name, '.');
+        bool norm = !w->working.data, output = part && (!strcmp(part, ".wo") || !strcmp(part, ".w2"));
+        double tensor_std = i == model->embed ? config->model.embedding_init_std : output ? output_std : std;
+        init_weight(model, w, staging, norm ? 0.0 : tensor_std, 1.0, config->run.seed);
+    }
+    free(staging);
+    llama_fold(model);
+    return true;
+}
