@@ -112,6 +112,11 @@ typedef struct Ops {
     /* How many parts op leaves per row in its RowSums for an output of `cols` columns. */
     int (*parts)(const OpContext *ctx, OpId op, int64_t rows, int64_t cols);
 
+    /* Bytes of the largest scratch that any op needs for these sizes: what OpContext.workspace must hold.
+     * shape.seq is the longest range of keys that a row may attend to. */
+    size_t (*workspace_bytes)(const OpContext *ctx, int64_t rows, int64_t hidden, int64_t ffn,
+                              int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded, AttentionShape shape);
+
     /* ---- forward ------------------------------------------------------------------------------- */
 
     /* x = table[tokens];  sumsq = sum x^2.     x: [T, d]  tokens: [T]  table: [Vp, d] */

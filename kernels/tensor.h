@@ -26,10 +26,11 @@ typedef struct RowSums {
     int    parts;
 } RowSums;
 
-/* What turns a residual stream x into its RMSNorm: r = rstd(x) = 1 / sqrt(sum(sumsq) / cols(x) + eps). */
+/* What turns a residual stream x into its RMSNorm: r = rstd(x) = 1 / sqrt(sum(sumsq) / cols + eps). */
 typedef struct RowNorm {
     RowSums sumsq;      /* partial sums of x^2 */
     float   eps;
+    int64_t cols;       /* width of x, which not every op that needs r is given */
 } RowNorm;
 
 /* Working weights keep rows in the order that epilogues want; masters keep Hugging Face's order.

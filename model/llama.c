@@ -178,7 +178,10 @@ static int32_t *batch_field(const Llama *model, BatchField field)
 /* ---- the pieces of a step ------------------------------------------------------------------------------ */
 
 static Tensor working(const Llama *model, int weight) { return model->weights[weight].working; }
-static RowNorm row_norm(const Llama *model, RowSums sumsq) { return (RowNorm){sumsq, model->shape.norm_eps}; }
+static RowNorm row_norm(const Llama *model, RowSums sumsq)
+{
+    return (RowNorm){.sumsq = sumsq, .eps = model->shape.norm_eps, .cols = model->shape.hidden};
+}
 
 static Rope rope(const Llama *model)
 {
