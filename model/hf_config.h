@@ -1,7 +1,6 @@
 /* Hugging Face's config.json of a LlamaForCausalLM (docs/FORMATS.md), to and from Config.model. */
 #pragma once
 #include "model/config.h"
-#include <cjson/cJSON.h>
 
 /* Fills config->model from the text of a config.json; `path` is for messages. Absent fields get the defaults
  * of transformers' LlamaConfig. Everything that this program cannot represent is refused, one error a reason:

@@ -26,16 +26,19 @@ from transformers import LlamaConfig, LlamaForCausalLM
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 
-# hidden, ffn, heads, kv_heads, head_dim, vocab, layers, batch, seq are odd sizes where the algebra allows it.
+PLAIN = dict(rope_type="default", rope_theta=1e4)
+
+# sizes: hidden, ffn, heads, kv_heads, head_dim, vocab, layers; batch: sequences, length.
 FIXTURES = {
     "tied": dict(
-        sizes=(48, 40, 4, 2, 12, 131, 2), batch=(3, 13), tied=True, rope=dict(rope_type="default", rope_theta=1e4)),
+        sizes=(48, 40, 4, 2, 12, 131, 2), batch=(3, 13), tied=True, rope=PLAIN),
     "scaled": dict(
         sizes=(42, 56, 3, 1, 10, 97, 2), batch=(2, 17), tied=False, rope=dict(LLAMA3, rope_theta=5e5)),
     "documents": dict(
-        sizes=(36, 24, 6, 3, 6, 150, 1), batch=(3, 13), tied=True, rope=dict(LLAMA3, rope_theta=1e4), documents=True),
+        sizes=(36, 24, 6, 3, 6, 150, 1), batch=(3, 13), tied=True, documents=True,
+        rope=dict(LLAMA3, rope_theta=1e4)),
     "one_head": dict(
-        sizes=(22, 8, 1, 1, 22, 33, 3), batch=(1, 19), tied=False, rope=dict(rope_type="default", rope_theta=1e4)),
+        sizes=(22, 8, 1, 1, 22, 33, 3), batch=(1, 19), tied=False, rope=PLAIN),
     # For the importer: no gradients, other ways to store the same model.
     "sharded_bf16": dict(
         sizes=(64, 72, 1, 1, 64, 96, 2), batch=(1, 11), tied=True, rope=dict(LLAMA3, rope_theta=5e5),
@@ -50,10 +53,11 @@ def build(spec, generator):
     hidden, ffn, heads, kv_heads, head_dim, vocab, layers = spec["sizes"]
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=64,
-        rms_norm_eps=1e-5, tie_word_embeddings=spec["tied"], rope_parameters=spec["rope"],
-        bos_token_id=1, eos_token_id=2)
-    model = LlamaForCausalLM._from_config(config, attn_implementation="eager", dtype=torch.float32).double().eval()
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
+        max_position_embeddings=64, rms_norm_eps=1e-5, tie_word_embeddings=spec["tied"],
+        rope_parameters=spec["rope"], bos_token_id=1, eos_token_id=2)
+    model = LlamaForCausalLM._from_config(config, attn_implementation="eager", dtype=torch.float32)
+    model.double().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -120,14 +124,16 @@ def to_old_config(path):
 
 
 def main():
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../tests/fixtures/hf")
+    here = os.path.dirname(os.path.abspath(__file__))
+    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "../tests/fixtures/hf")
     for seed, (name, spec) in enumerate(FIXTURES.items()):
         generator = torch.Generator().manual_seed(1000 + seed)
         where = os.path.join(out, name)
         shutil.rmtree(where, ignore_errors=True)
         config, model = build(spec, generator)
         expected = reference(spec, model, generator)
-        model.to(spec.get("dtype", torch.float32)).save_pretrained(where, max_shard_size=spec.get("shard", "5GB"))
+        model.to(spec.get("dtype", torch.float32))
+        model.save_pretrained(where, max_shard_size=spec.get("shard", "5GB"))
         os.remove(os.path.join(where, "generation_config.json"))
         if spec.get("old_config"):
             to_old_config(os.path.join(where, "config.json"))
