@@ -25,7 +25,8 @@ LDLIBS   := $(EXTRA_LIBS)
 comma := ,
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-MAKEFLAGS += --no-builtin-rules
+# One job a core, unless -j says otherwise.
+MAKEFLAGS += --no-builtin-rules -j$(shell nproc)
 
 # ---- with CUDA or without --------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Compiles every CUDA source for every architecture, without a device, and reads what ptxas says: no kernel may
+# spill more than 64 bytes, no wgmma may be serialised. Then links ./train and starts it without a driver.
+#
+# NVCC: the compiler, from make. CUDA=0 leaves the check out.
+set -u
+cd "$(dirname "$0")/.."
+export LC_ALL=C
+
+sources=$(find kernels/cuda tests/gpu -name '*.cu' -o -name '*.cpp' 2>/dev/null | sort)
+if [ "${CUDA:-auto}" = 0 ]; then echo "not checked: CUDA=0"; exit 0; fi
+if [ -z "${NVCC:-}" ]; then echo "not checked: there is no nvcc"; exit 0; fi
+if [ -z "$sources" ]; then echo "not checked: there are no CUDA sources"; exit 0; fi
+
+failures=0
+pass() { echo "ok - $1"; }
+fail() { echo "not ok - $1"; failures=$((failures + 1)); }
+
+log=$TMPDIR/cuda-build.log
+MAKEFLAGS='' make -k -j"$(nproc)" CUDA=1 NVCC="$NVCC" cuda-objects >"$log" 2>&1
+built=$?
+
+for source in $sources; do
+    object=build/cuda/$source.o
+    # Without cuDNN's headers its file is left out of the build, and the set-up step has said so.
+    [ "${source##*.}" = cpp ] && ! grep -q '^CUDNN_FOUND := 1' build/cuda*.mk && continue
+    if [ ! -f "$object" ] || [ "$source" -nt "$object" ]; then
+        fail "$source compiles"
+        continue
+    fi
+    pass "$source compiles"
+    [ "${source##*.}" = cu ] || continue
+    complaint=$(awk '
+        /Compiling entry function/ { split($0, part, "\x27"); kernel = part[2]; arch = part[4] }
+        /Function properties for/  { kernel = $NF }
+        /bytes spill stores/ {
+            match($0, /[0-9]+ bytes spill stores/); stores = substr($0, RSTART) + 0
+            match($0, /[0-9]+ bytes spill loads/);  loads = substr($0, RSTART) + 0
+            if (stores > 64 || loads > 64)
+                print "    " kernel " (" arch ") spills: " stores " bytes stored, " loads " loaded"
+        }
+        /C75[0-9][0-9]|[Ss]erialized|serialised/ { print "    " $0 }' "${object%.o}.log")
+    if [ -z "$complaint" ]; then pass "$source keeps its registers and its wgmma apart"
+    else fail "$source keeps its registers and its wgmma apart"; echo "$complaint"; fi
+done
+
+if [ $built != 0 ]; then
+    fail "the CUDA build links"
+    grep -vE '^  (compile|link) ' "$log"
+else
+    pass "the CUDA build links"
+    needed=$(ldd build/cuda/train)
+    if echo "$needed" | grep -qE 'libcuda\.so|libnccl|not found'; then
+        fail "train needs neither the driver's library nor NCCL"; echo "$needed"
+    else pass "train needs neither the driver's library nor NCCL"; fi
+    if build/cuda/train --help >"$TMPDIR/help" 2>&1; then pass "train starts without a driver"
+    else fail "train starts without a driver"; cat "$TMPDIR/help"; fi
+fi
+[ $failures = 0 ]
