@@ -67,7 +67,7 @@ typedef struct ShardInfo {
 typedef struct ShardWriter ShardWriter;
 
 /* Writes `path`.tmp; shard_writer_finish completes the header, syncs and renames it to `path`, so that a
- * file with the final name is always whole. dtype: SHARD_U16 or SHARD_U32. NULL with an error added when
+ * file with the final name is always whole (files_sync_dir makes the name durable). dtype: SHARD_U16 or SHARD_U32. NULL with an error added when
  * the file cannot be made. */
 ShardWriter *shard_writer_open(const char *path, ShardDtype dtype, const ShardInfo *info, Errors *errors);
 /* False with an error added when an id does not fit the dtype or writing fails (disk full). */
