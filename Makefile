@@ -40,7 +40,7 @@ ifeq ($(CUDA)$(WITH_CUDA),1)
 endif
 # The demo and the CPU tests wait for no CUDA build on a machine that cannot use it.
 ifeq ($(CUDA)$(HAVE_DEVICE),auto)
-ifneq ($(filter demo test,$(MAKECMDGOALS)),)
+ifneq ($(filter demo test tests,$(MAKECMDGOALS)),)
     override WITH_CUDA :=
 endif
 endif
@@ -95,10 +95,12 @@ ifdef WITH_CUDA
         -gencode arch=compute_80,code=[sm_80,compute_80] $(SM90))
     NVCCFLAGS := -O3 -std=c++17 -lineinfo -Xptxas -v -Xcompiler -Wall -Xcompiler -fopenmp
 endif
-# Every test program has one tests/test_*.c; the other files there help all of them.
-LIBRARY   := $(filter-out $(O)/train.o,$(OBJECTS)) \
-             $(patsubst %.c,$(O)/%.o,$(filter-out tests/test_%,$(wildcard tests/*.c)))
-TESTS     := $(C_TESTS:%.c=$(O)/%)
+# Tests link against everything but main as a library, and with the files of tests/ that are no test themselves.
+# A constructor that nothing refers to has to be named.
+LIBRARY := $(filter-out $(O)/train.o,$(OBJECTS))
+HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/test_%,$(wildcard tests/*.c)))
+LINKED  := $(HELPERS) $(O)/kernels/cpu/openblas_kernel.o $(O)/libcoda.a
+TESTS   := $(C_TESTS:%.c=$(O)/%)
 GPU_TESTS := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_TESTS)))
 
 # ---- rules -----------------------------------------------------------------------------------------
@@ -143,19 +145,22 @@ $(O)/%.cu.o: %.cu $(O)/flags
 	    || { cat $(@:.o=.log); exit 1; }
 	@grep -E 'warning|C75[0-9][0-9]' $(@:.o=.log) || true
 
-$(TESTS): $(O)/tests/%: $(O)/tests/%.o $(LIBRARY)
+$(O)/libcoda.a: $(LIBRARY)
+	@rm -f $@ && ar rcs $@ $^
+
+$(TESTS): $(O)/tests/%: $(O)/tests/%.o $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
-$(O)/tests/gpu/%: $(O)/tests/gpu/%.o $(LIBRARY)
+$(O)/tests/gpu/%: $(O)/tests/gpu/%.o $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
-$(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(LIBRARY)
+$(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
--include $(OBJECTS:.o=.d) $(LIBRARY:.o=.d) $(TESTS:=.d) $(GPU_TESTS:=.d) $(GPU_TESTS:=.cu.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(TESTS:=.d) $(GPU_TESTS:=.d) $(GPU_TESTS:=.cu.d)
 
 # ---- what one asks for -----------------------------------------------------------------------------
 

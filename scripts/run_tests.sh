@@ -8,7 +8,7 @@
 # "not checked: reason" when this machine cannot run it. A program that crashes, hangs (TEST_TIMEOUT seconds,
 # 300 by default) or runs no test counts as one failure more.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export LC_ALL=C
 
 TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/coda-tests.XXXXXX")

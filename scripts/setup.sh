@@ -12,7 +12,7 @@
 #   SETUP_FORCE_LOCAL=1        ignore installed libraries, unpack packages into build/deps without root
 #   CUDNN_HOME                 folder with include/cudnn.h and lib/ when cuDNN is not beside the toolkit
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export LC_ALL=C
 
 mode=${1:?usage: scripts/setup.sh deps FILE.mk | cuda FILE.mk NVCC}

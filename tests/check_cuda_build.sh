@@ -4,7 +4,7 @@
 #
 # NVCC: the compiler, from make. CUDA=0 leaves the check out.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export LC_ALL=C
 
 sources=$(find kernels/cuda tests/gpu -name '*.cu' -o -name '*.cpp' 2>/dev/null | sort)
