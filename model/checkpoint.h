@@ -41,8 +41,9 @@ bool checkpoint_save(const char *run_dir, const Llama *model, const CheckpointSt
  * the remains of interrupted saves. Never deletes the newest one. */
 bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every, Errors *errors);
 
-/* Directory of the newest checkpoint that is whole: its files have the size and checksum of the manifest. What
- * had to be passed over is added to skipped, one sentence each. NULL when there is none. Caller frees. */
+/* Directory of the newest checkpoint that is whole: its files have the size and checksum of the manifest.
+ * What had to be passed over is added to skipped, one sentence each. NULL when there is none. Caller frees.
+ * `latest` is for people and scripts: this looks at the directories themselves. */
 char *checkpoint_find(const char *run_dir, Errors *skipped);
 
 /* Reads manifest.json alone. False with errors added. */

@@ -11,8 +11,10 @@
 
 char *files_join(const char *dir, const char *name)
 {
-    char *path;
-    return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+    size_t size = strlen(dir) + strlen(name) + 2;
+    char *path = malloc(size);
+    if (path) snprintf(path, size, "%s/%s", dir, name);
+    return path;
 }
 
 bool files_exists(const char *path)

@@ -19,7 +19,7 @@ typedef struct LogHeader {
     double   flops_per_token;
     int64_t  train_tokens, val_tokens;      /* in the data; 0 = unknown */
     int      threads;
-    double   reference_bits_per_byte;       /* entropy of the data's source, drawn in the report; 0 = unknown */
+    double   reference_bits_per_byte;       /* entropy of the data's source, for the report; 0 = unknown */
     const char *reference_label;            /* what that line is called, e.g. "entropy of the generator" */
     int64_t  resumed_step;                  /* -1 = a fresh run */
 } LogHeader;

@@ -46,8 +46,8 @@ void safetensors_close(Safetensors *st);
 /* NULL when there is no such tensor. */
 const SafetensorsTensor *safetensors_find(const Safetensors *st, const char *name);
 
-/* Elements [first, first + count) of t, in row-major order, converted to float. Rows [a, b) of a [N, K] matrix
- * are elements [a K, b K). False with an error added: dtype without conversion, range, read failure. */
+/* Elements [first, first + count) of t, in row-major order, converted to float. Rows [a, b) of a [N, K]
+ * matrix are elements [a K, b K). False with an error added: dtype, range, read failure. */
 bool safetensors_read(const Safetensors *st, const SafetensorsTensor *t, int64_t first, int64_t count,
                       float *values, Errors *errors);
 

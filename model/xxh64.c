@@ -13,19 +13,14 @@ static uint64_t rotate(uint64_t x, int bits)
     return x << bits | x >> (64 - bits);
 }
 
-static uint64_t little64(const unsigned char *p)
-{
-    uint64_t x;
-    memcpy(&x, p, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    x = __builtin_bswap64(x);
-#endif
-    return x;
-}
-
 static uint64_t little32(const unsigned char *p)
 {
     return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
+}
+
+static uint64_t little64(const unsigned char *p)
+{
+    return little32(p) | little32(p + 4) << 32;     /* compiles to one load */
 }
 
 static uint64_t mix(uint64_t lane, uint64_t input)

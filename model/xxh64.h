@@ -1,4 +1,4 @@
-/* XXH64, the 64-bit checksum of https://github.com/Cyan4973/xxHash (doc/xxhash_spec.md), fed piece by piece. */
+/* XXH64, the 64-bit checksum of https://github.com/Cyan4973/xxHash (doc/xxhash_spec.md), in pieces. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
