@@ -4,7 +4,7 @@
 #include "model/hf_config.h"
 #include "model/hf_names.h"
 #include "model/weights_io.h"
-#include <math.h>
+#include "tests/gradients.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -77,9 +77,9 @@ static Fixture fixture_open(const char *name, int64_t head_chunk)
     f.config->train.head_chunk = head_chunk;
     f.config->data.document_mask = strcmp(name, "documents") == 0;
     static const OpContext ctx = {.layer = -1};
-    f.model = llama_create(f.config, LLAMA_TRAIN, &cpu_ops, &cpu_device, &ctx, seq, &errors);
+    f.model = llama_create(f.config, DTYPE_F32, LLAMA_TRAIN, &cpu_ops, &cpu_device, &ctx, seq, &errors);
     expect_no_errors(&errors);
-    int count = weights_load(f.model, f.weights, &errors);
+    int count = weights_load(f.model, f.weights, NULL, &errors);
     expect_no_errors(&errors);
     assert_int_equal(count, f.weights->tensor_count);
     llama_fold(f.model);
@@ -99,16 +99,6 @@ static void fixture_close(Fixture *f)
     free(f->batch.weights);
 }
 
-static double relative_error(const float *a, const float *b, int64_t count)
-{
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < count; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(difference / size);
-}
-
 static void expect_close(const char *fixture, const char *name, const float *ours, const float *theirs,
                          int64_t count)
 {
@@ -116,25 +106,14 @@ static void expect_close(const char *fixture, const char *name, const float *our
     if (!(error < TOLERANCE)) fail_msg("%s: %s is off by %.2e of its norm", fixture, name, error);
 }
 
-/* The gradient of one tensor in Hugging Face's rows: dW = G diag gamma, or dgamma for a norm. */
+/* The gradient of one tensor in Hugging Face's rows. */
 static float *gradient(const Llama *model, const HfTensor *t)
 {
     const Weight *w = &model->weights[t->weight];
-    float *out = malloc((size_t)(t->rows * t->cols) * sizeof(float));
-    if (t->dims == 1) {
-        const float *dgamma = w->grad.data;
-        for (int i = 0; i < model->weight_count; i++)
-            if (model->weights[i].gamma == w->master.data) dgamma = model->weights[i].dgamma;
-        memcpy(out, dgamma, (size_t)t->cols * sizeof(float));
-        return out;
-    }
-    for (int64_t n = 0; n < w->master.rows; n++) {
-        int64_t row = master_row(w->rows, n) - t->first_row;
-        if (row < 0 || row >= t->rows) continue;
-        const float *g = (const float *)w->grad.data + n * w->grad.stride;
-        for (int64_t k = 0; k < t->cols; k++) out[row * t->cols + k] = g[k] * (w->gamma ? w->gamma[k] : 1.0f);
-    }
-    return out;
+    float *whole = malloc((size_t)(w->master.rows * t->cols) * sizeof(float));
+    gradient_of_master(model, t->weight, whole);
+    memmove(whole, whole + t->first_row * t->cols, (size_t)(t->rows * t->cols) * sizeof(float));
+    return whole;
 }
 
 static void check_gradients(const char *name, int64_t head_chunk)
@@ -143,10 +122,7 @@ static void check_gradients(const char *name, int64_t head_chunk)
     Llama *model = f.model;
     llama_begin_step(model);
     llama_micro_step(model, &f.batch, 1.0f / (float)f.batch.valid, true, true);
-    for (int i = 0; i < model->weight_count; i++) {
-        double sumsq;
-        if (model->weights[i].gamma) model->ops->grad_norm(&model->ctx, &model->weights[i], &sumsq);
-    }
+    gradients_finish(model);
     int count;
     HfTensor *tensors = hf_tensors(&model->shape, &count);
     for (int i = 0; i < count; i++) {
