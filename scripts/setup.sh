@@ -219,13 +219,12 @@ can_be_root() { [ "$(id -u)" = 0 ] || { have sudo && sudo -n true 2>/dev/null; }
 # Each returns non-zero when a package could not be had; the probes then have the last word.
 install_packages() {
     echo "  installing: $*"
-    local log=build/setup-apt.log get="apt-get -y -q --no-install-recommends install"
-    export DEBIAN_FRONTEND=noninteractive
+    local log=build/setup-apt.log
     # The package lists of a fresh machine are empty or old, so a failure is tried again with new ones.
-    as_root $get "$@" >"$log" 2>&1 && return 0
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends install "$@" >"$log" 2>&1 && return 0
     echo "  refreshing the package lists (apt-get update)"
     as_root apt-get -q update >>"$log" 2>&1 || echo "  apt-get update failed: no network? see $log"
-    as_root $get "$@" >>"$log" 2>&1 || { echo "  apt-get install failed: see $log"; return 1; }
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends install "$@" >>"$log" 2>&1 || { echo "  apt-get install failed: see $log"; return 1; }
 }
 
 unpack_packages() {

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Machine code of the kernels whose name contains K, one file for each object, in build/sass/.
+#
+#   scripts/sass.sh K OBJECT.cu.o ...       (make sass K=name)
+set -u
+cd "$(dirname "$0")/.." || exit
+name=$1
+shift
+command -v cuobjdump >/dev/null || { echo "cuobjdump was not found: it comes with the CUDA toolkit" >&2; exit 1; }
+mkdir -p build/sass
+found=0
+for object in "$@"; do
+    out=build/sass/$(basename "$object" .cu.o).sass
+    cuobjdump --dump-sass "$object" | awk -v name="$name" '
+        /^code for/ { arch = $3 }
+        /Function :/ { on = index($0, name); if (on) print "\n// " arch }
+        on' >"$out"
+    if [ -s "$out" ]; then echo "$out: $(grep -c 'Function :' "$out") functions"; found=1; else rm -f "$out"; fi
+done
+[ $found = 1 ] || { echo "no kernel has \"$name\" in its name" >&2; exit 1; }
