@@ -131,6 +131,14 @@ $(O)/%.o: %.c $(O)/flags
 	@echo "  compile $<"
 	@$(CC) $(CFLAGS) $(WARNINGS) -Wstrict-prototypes $(CPPFLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c -o $@ $<
 
+# The log of a run says what the program was built from.
+GIT_VERSION := $(or $(shell git describe --always --dirty --abbrev=10 2>/dev/null),unknown)
+$(O)/git: FORCE
+	@mkdir -p $(@D)
+	@echo '$(GIT_VERSION)' | cmp -s - $@ || echo '$(GIT_VERSION)' > $@
+$(O)/model/machine.o: $(O)/git
+$(O)/model/machine.o: private CPPFLAGS += -DBUILD_GIT='"$(GIT_VERSION)"' -DBUILD_FLAGS='"$(strip $(CC) $(CFLAGS))"'
+
 $(O)/%.cpp.o: %.cpp $(O)/flags
 	@mkdir -p $(@D)
 	@echo "  compile $<"
