@@ -212,8 +212,8 @@ void llama_layout(Llama *model, Plan *plan)
         }
     }
 
-    AttentionShape attention = {.batch = s->sequences, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads,
-                                .head_dim = s->head_dim, .deterministic = b->deterministic};
+    AttentionShape attention = {.batch = s->sequences, .seq = (int)s->max_position, .heads = s->heads,
+                                .kv_heads = s->kv_heads, .head_dim = s->head_dim, .deterministic = b->deterministic};
     model->ctx.workspace_bytes = model->ops->workspace_bytes(&model->ctx, T, s->hidden, s->ffn, s->qkv_cols,
                                                              s->head_chunk, s->vocab_padded, attention);
     model->ctx.workspace = plan_take(plan, BUFFER_WORKSPACE, model->ctx.workspace_bytes);
