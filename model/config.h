@@ -78,6 +78,7 @@ typedef struct Config {
         bool    shuffle;
         bool    document_mask;            /* attention stays inside a document, positions restart */
         int64_t boundary_token;           /* id that begins a document (BOS), -1 = none */
+        double  reference_bits_per_byte;  /* entropy of the text's source where it is known: a line in the report; 0 = none */
     } data;
     struct {
         int64_t every, batches;           /* steps between validations (0 = never); micro-batches each, 0 = all */

@@ -98,6 +98,7 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
     }
     Plan plan = {0};
     llama_layout(model, &plan);
+    model->memory_bytes = plan.total;
     model->memory = device->alloc(plan.total);
     if (!model->memory) {
         errors_add(errors, "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps most: a smaller "

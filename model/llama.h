@@ -50,6 +50,7 @@ typedef struct Llama {
 
     struct LlamaBuffers *buffers;               /* everything else: gradients, batch, head chunk, caches */
     void         *memory;                       /* the one allocation */
+    size_t        memory_bytes;
 } Llama;
 
 LlamaShape llama_shape(const Config *config, Dtype act);

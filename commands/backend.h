@@ -1,0 +1,33 @@
+/* Picks what carries out the ops: the CPU, or a GPU where this build and this machine have one. */
+#pragma once
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "model/errors.h"
+
+typedef enum BackendWish { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA } BackendWish;
+
+typedef struct BackendOptions {
+    BackendWish wish;
+    int         threads;            /* CPU threads, 0 = all */
+    bool        plan_only;          /* nothing will run: a GPU is not needed to plan for one */
+    bool        cudnn;              /* attention by cuDNN, else the reference kernels */
+    bool        deterministic;
+    size_t      workspace_bytes;    /* limit for library workspaces on a GPU */
+} BackendOptions;
+
+typedef struct Backend {
+    const Ops    *ops;
+    const Device *device;
+    OpContext     ctx;              /* to copy into the model: backend state and stream are set */
+    Dtype         act;              /* of activations and working weights */
+    char          hardware[128];    /* "Intel(R) Xeon(R)", "NVIDIA H200" */
+    char          libraries[256];
+    size_t        memory_total;     /* of the device, bytes; 0 = unknown */
+    char          why[160];         /* how AUTO came to its choice */
+} Backend;
+
+/* False with an error added when the wish cannot be met. */
+bool backend_open(Backend *backend, const BackendOptions *options, Errors *errors);
+void backend_close(Backend *backend);
+/* Memory in use on the device (resident memory on the CPU), bytes. */
+size_t backend_memory_used(const Backend *backend);

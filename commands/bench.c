@@ -1,0 +1,94 @@
+/* ./train bench CONFIG: steady-state time of a training step on random tokens, as one JSON line. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
+#include "commands/dry_run.h"
+#include "commands/setup.h"
+#include "model/random.h"
+#include <stdlib.h>
+#include <time.h>
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + 1e-6 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void fill_random(Batch *batch, int64_t vocab, uint64_t key)
+{
+    int64_t T = (int64_t)batch->sequences * batch->seq;
+    for (int64_t i = 0; i < T; i++) {
+        batch->tokens[i] = (int32_t)(random_bits(key, (uint64_t)i) % (uint64_t)vocab);
+        batch->targets[i] = (int32_t)(random_bits(key + 1, (uint64_t)i) % (uint64_t)vocab);
+        batch->pos[i] = (int32_t)(i % batch->seq);
+        batch->doc_start[i] = 0;
+        batch->weights[i] = 1;
+    }
+    batch->valid = T;
+}
+
+static void step(Llama *model, const Batch *batch, const Config *c)
+{
+    float scale = 1.0f / (float)(batch->valid * c->train.accum);
+    Hyper hyper = {.lr = (float)c->train.lr, .beta1 = (float)c->train.beta1, .beta2 = (float)c->train.beta2,
+                   .eps = (float)c->train.eps, .weight_decay = (float)c->train.weight_decay, .bias1 = 1, .bias2 = 1,
+                   .clip = (float)c->train.clip};
+    llama_begin_step(model);
+    for (int64_t m = 0; m < c->train.accum; m++) llama_micro_step(model, batch, scale, m == 0, m + 1 == c->train.accum);
+    llama_update(model, &hyper);
+}
+
+int bench_command(int argc, char **argv)
+{
+    Errors errors = {0};
+    Setup setup = {0};
+    Arguments args;
+    const char *steps_text = "20", *warmup_text = "10";
+    bool table = false;
+    const Flag flags[] = {{"--steps", NULL, &steps_text}, {"--warmup", NULL, &warmup_text}, {"--table", &table, NULL}};
+    if (!arguments_parse(&args, argc, argv, flags, 3, 1, &errors)) return 1;
+    long steps = strtol(steps_text, NULL, 10), warmup = strtol(warmup_text, NULL, 10);
+    if (args.positional_count != 1 || steps < 1 || warmup < 0)
+        errors_add(&errors, "usage: ./train bench CONFIG [--steps=20] [--warmup=10] [--table] [--section.key=value ...]");
+    bool ok = !errors.count && setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors);
+    arguments_free(&args);
+    if (!ok || !setup_backend(&setup, false, &errors)) return setup_failed(&setup, &errors, 2);
+
+    const Config *c = setup.config;
+    const Backend *backend = &setup.backend;
+    Batch batch = {0};
+    Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0, &errors);
+    double *ms = malloc((size_t)steps * sizeof *ms);
+    if (!model || !ms || !batch_create(&batch, (int)c->train.micro_batch, (int)c->train.seq_len) || !llama_init(model, c)) {
+        if (!errors.count) errors_add(&errors, "out of memory while preparing the benchmark");
+        llama_destroy(model);
+        free(ms);
+        return setup_failed(&setup, &errors, 1);
+    }
+    fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
+    for (long i = 0; i < warmup; i++) step(model, &batch, c);
+    for (long i = 0; i < steps; i++) {
+        double begin = now_ms();
+        step(model, &batch, c);
+        ms[i] = now_ms() - begin;
+    }
+    qsort(ms, (size_t)steps, sizeof *ms, by_value);
+    double median = ms[steps / 2], p90 = ms[(steps * 9) / 10 < steps ? (steps * 9) / 10 : steps - 1];
+    double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
+    if (table) print_choices(backend, stderr);
+    printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":%.4f,"
+           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%ld}\n",
+           backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3, flops / median * 1e-9,
+           model->memory_bytes, backend_memory_used(backend), steps);
+    free(ms);
+    batch_free(&batch);
+    llama_destroy(model);
+    setup_close(&setup);
+    return 0;
+}

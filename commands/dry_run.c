@@ -1,0 +1,51 @@
+#include "commands/dry_run.h"
+#include <stdlib.h>
+#include <string.h>
+
+void print_choices(const Backend *backend, FILE *out)
+{
+    fprintf(out, "kernels\n");
+    for (int op = 0; op < OP_COUNT; op++)
+        fprintf(out, "  %-24s %s\n", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
+}
+
+/* "24GiB", "24e9", "512MiB" in bytes; 0 when it cannot be read. */
+static double parse_bytes(const char *text)
+{
+    static const struct { const char *unit; double bytes; } units[] = {
+        {"", 1}, {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"MB", 1e6}, {"GB", 1e9}};
+    char *end;
+    double number = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(end, units[i].unit)) return number * units[i].bytes;
+    return 0;
+}
+
+int dry_run(Setup *setup, const char *gpu_memory)
+{
+    const Config *c = setup->config;
+    const Backend *backend = &setup->backend;
+    LlamaShape shape = llama_shape(c, backend->act);
+    Plan plan = llama_plan(c, backend->act, LLAMA_TRAIN, backend->ops, &backend->ctx,
+                           setup_sample_context(c));
+    double available = gpu_memory ? parse_bytes(gpu_memory) : 0;
+    if (gpu_memory && available <= 0) {
+        fprintf(stderr, "error: --gpu-mem=%s: expected a size such as 24GiB\n", gpu_memory);
+        return 2;
+    }
+
+    double tokens = (double)c->train.tokens_per_step;
+    printf("device        %s (%s)\n", backend->ops->name, backend->why);
+    printf("parameters    %lld\n", (long long)llama_parameters(&shape));
+    printf("tokens/step   %lld  (%lld sequences x %lld tokens x %lld micro-batches)\n", (long long)c->train.tokens_per_step,
+           (long long)c->train.micro_batch, (long long)c->train.seq_len, (long long)c->train.accum);
+    printf("FLOPs/step    %.6e  (%.6e a token)\n", llama_flops_per_token(&shape) * tokens, llama_flops_per_token(&shape));
+    printf("head chunk    %lld of %lld rows; the head's gradient is read and written once a chunk (%lld bytes)\n",
+           (long long)shape.head_chunk, (long long)shape.rows, (long long)(8 * shape.vocab_padded * shape.hidden));
+    printf("memory\n");
+    plan_print(&plan, stdout);
+    if (available > 0)
+        printf("  %s of %s\n", (double)plan.total <= available ? "fits in" : "DOES NOT FIT in", gpu_memory);
+    print_choices(backend, stdout);
+    return 0;
+}

@@ -1,0 +1,64 @@
+/* ./train logits RUN --ids=1,2,3: the logits after some tokens, for comparing with other implementations. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
+#include "commands/setup.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* ids: [most]; returns how many, -1 with an error added. */
+static int64_t parse_ids(const char *text, int32_t *ids, int64_t most, int64_t vocab, Errors *errors)
+{
+    int64_t count = 0;
+    for (const char *at = text; *at;) {
+        char *end;
+        long id = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) {
+            errors_add(errors, "--ids: \"%s\": expected ids below %lld with commas between", at, (long long)vocab);
+            return -1;
+        }
+        if (count == most) {
+            errors_add(errors, "--ids: more than the %lld tokens of train.seq_len", (long long)most);
+            return -1;
+        }
+        ids[count++] = (int32_t)id;
+        at = *end ? end + 1 : end;
+    }
+    return count;
+}
+
+int logits_command(int argc, char **argv)
+{
+    Errors errors = {0};
+    Setup setup = {0};
+    Arguments args;
+    const char *ids_text = NULL, *out_path = NULL;
+    bool all = false;
+    const Flag flags[] = {{"--ids", NULL, &ids_text}, {"--out", NULL, &out_path}, {"--all", &all, NULL}};
+    if (!arguments_parse(&args, argc, argv, flags, 3, 1, &errors)) return 1;
+    if (args.positional_count != 1 || !ids_text)
+        errors_add(&errors, "usage: ./train logits RUN --ids=1,2,3 [--all] [--out=FILE]\n"
+                   "       prints the logits after the last token (--all: after each), a line a token;\n"
+                   "       --out writes them as raw little-endian float32 instead");
+    if (errors.count) return arguments_free(&args), setup_failed(&setup, &errors, 2);
+    Llama *model = setup_trained(&setup, args.positional[0], args.override_count, args.overrides, &errors);
+    arguments_free(&args);
+    if (!model) return setup_failed(&setup, &errors, 2);
+
+    int64_t most = setup.config->train.seq_len, vocab = model->shape.vocab;
+    int32_t *ids = malloc((size_t)most * sizeof *ids);
+    int64_t count = ids ? parse_ids(ids_text, ids, most, vocab, &errors) : -1;
+    FILE *out = out_path ? fopen(out_path, "wb") : stdout;
+    if (!out) errors_add(&errors, "%s: cannot be written", out_path);
+    bool failed = count <= 0 || !out;
+    for (int64_t i = all ? 0 : count - 1; !failed && i < count; i++) {
+        const float *logits = all ? llama_next_logits(model, ids + i, 1, i) : llama_next_logits(model, ids, count, 0);
+        if (out_path) fwrite(logits, sizeof *logits, (size_t)vocab, out);
+        else for (int64_t v = 0; v < vocab; v++) fprintf(out, "%.9g%c", (double)logits[v], v + 1 < vocab ? ' ' : '\n');
+    }
+    if (out_path && out && (ferror(out) | fclose(out))) errors_add(&errors, "%s: writing failed", out_path);
+    free(ids);
+    llama_destroy(model);
+    if (errors.count || failed) return setup_failed(&setup, &errors, 2);
+    setup_close(&setup);
+    return 0;
+}

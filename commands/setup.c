@@ -1,0 +1,148 @@
+#include "commands/setup.h"
+#include "model/checkpoint.h"
+#include "model/files.h"
+#include <stdlib.h>
+#include <string.h>
+
+static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
+{
+    Config *c = setup->config;
+    const char *path = c->data.tokenizer;
+    if (!*path) return true;
+    if (!need && c->model.vocab > 0 && strcmp(path, "bytes") && !files_exists(path)) return true;
+    setup->tokenizer = tokenizer_load(path, errors);
+    if (!setup->tokenizer) return false;
+    int64_t vocab = tokenizer_vocab(setup->tokenizer);
+    if (c->model.vocab == 0) c->model.vocab = vocab;
+    if (c->model.vocab < vocab) {
+        errors_add(errors, "%s: model.vocab is %lld, but the tokenizer %s has ids up to %lld; set model.vocab to 0 or at "
+                   "least %lld", config_where(setup->load, "model.vocab"), (long long)c->model.vocab, path,
+                   (long long)vocab - 1, (long long)vocab);
+        return false;
+    }
+    setup->token_bytes = calloc((size_t)c->model.vocab, sizeof *setup->token_bytes);
+    if (setup->token_bytes) tokenizer_token_bytes(setup->tokenizer, setup->token_bytes);
+    else errors_add(errors, "out of memory while preparing the tokenizer");
+    return setup->token_bytes != NULL;
+}
+
+/* accum and tokens_per_step say the same thing in two ways; the config may give either. */
+static void derive(Config *c)
+{
+    int64_t rows = c->train.micro_batch * c->train.seq_len;
+    if (c->train.tokens_per_step > 0) c->train.accum = c->train.tokens_per_step / rows;
+    c->train.tokens_per_step = c->train.accum * rows;
+    if (c->model.head_dim == 0) c->model.head_dim = c->model.hidden / c->model.heads;
+    if (c->model.max_position == 0) c->model.max_position = c->train.seq_len;
+}
+
+bool setup_config(Setup *setup, const char *path, int override_count, char **overrides, bool need_tokenizer,
+                  Errors *errors)
+{
+    int before = errors->count;
+    setup->load = config_load(path, override_count, overrides, errors);
+    if (!setup->load) {
+        errors_add(errors, "out of memory while reading the config");
+        return false;
+    }
+    setup->config = config_values(setup->load);
+    load_tokenizer(setup, need_tokenizer, errors);
+    config_validate(setup->load, errors);
+    if (errors->count > before) return false;
+    derive(setup->config);
+    return true;
+}
+
+bool setup_data(Setup *setup, Errors *errors)
+{
+    const Config *c = setup->config;
+    int before = errors->count;
+    LoaderOptions options = {
+        .rows = c->data.rows == ROWS_DOCUMENTS ? LOADER_DOCUMENTS : LOADER_STREAM,
+        .seq = (int)c->train.seq_len,
+        .shuffle = c->data.shuffle,
+        .document_mask = c->data.document_mask,
+        .boundary = c->data.boundary_token,
+        .seed = (uint64_t)c->run.seed,
+        .limit_rows = c->train.overfit_batch * c->train.micro_batch,
+        .token_bytes = setup->token_bytes,
+    };
+    if (!*c->data.train) errors_add(errors, "%s: data.train is empty; name token files, as `./train tokenize` writes them",
+                                    config_where(setup->load, "data.train"));
+    else setup->train_set = shards_open(c->data.train, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    if (*c->data.val) setup->val_set = shards_open(c->data.val, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    if (setup->train_set && options.boundary < 0) options.boundary = setup->train_set->boundary;
+    if (setup->train_set) setup->train = loader_create(setup->train_set, &options, errors);
+    if (setup->val_set) {
+        options.rows = c->val.rows == ROWS_DOCUMENTS ? LOADER_DOCUMENTS : LOADER_STREAM;
+        options.shuffle = false, options.keep_tail = true, options.one_pass = true, options.limit_rows = 0;
+        setup->val = loader_create(setup->val_set, &options, errors);
+    }
+    return errors->count == before;
+}
+
+bool setup_backend(Setup *setup, bool plan_only, Errors *errors)
+{
+    const Config *c = setup->config;
+    BackendOptions options = {
+        .wish = c->run.device == DEVICE_CPU ? BACKEND_CPU : c->run.device == DEVICE_CUDA ? BACKEND_CUDA : BACKEND_AUTO,
+        .threads = (int)c->run.threads,
+        .plan_only = plan_only,
+        .cudnn = c->train.attention == ATTENTION_CUDNN,
+        .deterministic = c->train.deterministic,
+        .workspace_bytes = (size_t)c->train.workspace_mib << 20,
+    };
+    return backend_open(&setup->backend, &options, errors);
+}
+
+int64_t setup_sample_context(const Config *config)
+{
+    return config->sample.every && *config->data.tokenizer ? config->train.seq_len : 0;
+}
+
+Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char **overrides, Errors *errors)
+{
+    char *config_path = files_join(run_dir, "config.json"), *dir = NULL;
+    Llama *model = NULL;
+    Errors skipped = {0};
+    if (!config_path || !setup_config(setup, config_path, override_count, overrides, true, errors)) goto done;
+    dir = checkpoint_find(run_dir, &skipped);
+    errors_print(&skipped, stderr);
+    if (!dir) {
+        errors_add(errors, "%s holds no checkpoint yet", run_dir);
+        goto done;
+    }
+    setup->config->train.micro_batch = 1;   /* generation holds one text */
+    if (!setup_backend(setup, false, errors)) goto done;
+    model = llama_create(setup->config, setup->backend.act, LLAMA_INFER, setup->backend.ops, setup->backend.device,
+                         &setup->backend.ctx, setup->config->train.seq_len, errors);
+    CheckpointState state = {0};
+    if (model && checkpoint_load(dir, model, &state, errors) < 0) llama_destroy(model), model = NULL;
+    checkpoint_state_free(&state);
+done:
+    errors_free(&skipped);
+    free(config_path);
+    free(dir);
+    return model;
+}
+
+void setup_close(Setup *setup)
+{
+    loader_destroy(setup->train);
+    loader_destroy(setup->val);
+    shards_close(setup->train_set);
+    shards_close(setup->val_set);
+    tokenizer_free(setup->tokenizer);
+    free(setup->token_bytes);
+    if (setup->backend.ops) backend_close(&setup->backend);
+    config_free(setup->load);
+    *setup = (Setup){0};
+}
+
+int setup_failed(Setup *setup, Errors *errors, int code)
+{
+    errors_print(errors, stderr);
+    errors_free(errors);
+    setup_close(setup);
+    return code;
+}

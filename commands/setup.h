@@ -1,0 +1,35 @@
+/* From a config to everything a run needs: backend, tokenizer, data. Shared by the commands. */
+#pragma once
+#include "commands/backend.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "model/config.h"
+#include "model/llama.h"
+
+typedef struct Setup {
+    ConfigLoad *load;
+    Config     *config;         /* inside load */
+    Tokenizer  *tokenizer;      /* NULL when data.tokenizer is empty */
+    int32_t    *token_bytes;    /* [vocab], NULL without a tokenizer */
+    ShardSet   *train_set, *val_set;
+    Loader     *train, *val;    /* val NULL without data.val */
+    Backend     backend;
+} Setup;
+
+/* Reads and checks the config, and derives what it leaves open (vocab from the tokenizer, accum from tokens_per_step).
+ * need_tokenizer false: a tokenizer.json that is not there yet is passed over when model.vocab is given. */
+bool setup_config(Setup *setup, const char *path, int override_count, char **overrides, bool need_tokenizer,
+                  Errors *errors);
+/* Opens the token shards and makes the loaders. */
+bool setup_data(Setup *setup, Errors *errors);
+/* Opens the backend that run.device asks for. */
+bool setup_backend(Setup *setup, bool plan_only, Errors *errors);
+/* From a run directory: its config, tokenizer, backend, and a model with the weights of its newest checkpoint, for
+ * texts of up to train.seq_len tokens. Sentences about what was passed over go to stderr. */
+Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char **overrides, Errors *errors);
+/* Longest text that training samples may have: train.seq_len, or 0 where there are none to be written. */
+int64_t setup_sample_context(const Config *config);
+void setup_close(Setup *setup);
+
+/* Prints errors to stderr; returns the exit code for bad input, 2, or 1 when code says so. */
+int setup_failed(Setup *setup, Errors *errors, int code);

@@ -1,0 +1,464 @@
+/* coda.c: trains LLaMA-3 models. This file is the command line and the training loop; model/llama.c is one step. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
+#include "commands/dry_run.h"
+#include "commands/setup.h"
+#include "data/story_command.h"
+#include "data/tokenize_command.h"
+#include "model/checkpoint.h"
+#include "model/files.h"
+#include "model/generate.h"
+#include "model/hf.h"
+#include "model/machine.h"
+#include "model/progress.h"
+#include "model/random.h"
+#include "model/report.h"
+#include "model/run.h"
+#include "model/schedule.h"
+#include "model/signals.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { EXIT_DONE = 0, EXIT_RUNTIME = 1, EXIT_USAGE = 2, EXIT_NONFINITE = 3 };
+enum { MOST_SKIPS_IN_A_ROW = 10 };  /* of updates with non-finite gradients, before the run is given up */
+
+/* Everything that one training run holds. */
+typedef struct Training {
+    Setup           setup;
+    Llama          *model;
+    Batch          *batches;        /* [accum]: the micro-batches of a step, read before it begins */
+    float          *loss;           /* [T]: of a validation batch */
+    Log            *log;
+    Progress        progress;
+    CheckpointState state;
+    double          started;        /* seconds, monotonic */
+    double          elapsed_before; /* seconds of training in earlier parts of the run */
+    int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
+} Training;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- validation and samples ------------------------------------------------------------------------------- */
+
+static void validate(Training *t)
+{
+    const Config *c = t->setup.config;
+    Loader *val = t->setup.val;
+    Batch *batch = &t->batches[0];
+    Errors none = {0};
+    double nats = 0, tokens = 0, bytes = 0;
+    loader_seek(val, (LoaderCursor){0, 0}, &none);
+    errors_free(&none);
+    for (int64_t n = 0; (c->val.batches == 0 || n < c->val.batches) && loader_next(val, batch); n++) {
+        llama_eval(t->model, batch, t->loss);
+        for (int64_t i = 0; i < t->model->shape.rows; i++)
+            if (batch->weights[i] > 0) nats += t->loss[i];
+        tokens += (double)batch->valid, bytes += (double)batch->target_bytes;
+    }
+    double loss = nats / tokens, bits = bytes > 0 ? nats / M_LN2 / bytes : NAN;
+    log_validation(t->log, t->state.step, loss, bits);
+    if (bytes > 0)
+        progress_line(&t->progress, "step %lld: validation loss %.4f | perplexity %.3f | %.4f bits per byte",
+                      (long long)t->state.step, loss, exp(loss), bits);
+    else
+        progress_line(&t->progress, "step %lld: validation loss %.4f | perplexity %.3f", (long long)t->state.step, loss,
+                      exp(loss));
+    if (isnan(t->state.best_val_loss) || loss < t->state.best_val_loss)
+        t->state.best_val_loss = loss, t->state.best_val_step = t->state.step;
+}
+
+/* A text that grows piece by piece. */
+typedef struct Text { char *bytes; size_t length, capacity; } Text;
+
+static void append_piece(const char *bytes, size_t length, void *user)
+{
+    Text *text = user;
+    if (text->length + length + 1 > text->capacity) {
+        size_t capacity = 2 * (text->length + length + 1);
+        char *larger = realloc(text->bytes, capacity);
+        if (!larger) return;
+        text->bytes = larger, text->capacity = capacity;
+    }
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = 0;
+}
+
+static void write_sample(Training *t)
+{
+    const Config *c = t->setup.config;
+    Text text = {0};
+    Errors errors = {0};
+    GenerateOptions options = {.prompt = c->sample.prompt, .tokens = c->sample.tokens, .temperature = c->sample.temperature,
+                               .top_p = c->sample.top_p, .top_k = c->sample.top_k,
+                               .key = random_bits((uint64_t)c->run.seed, (uint64_t)t->state.step)};
+    if (generate(t->model, c->train.seq_len, t->setup.tokenizer, &options, append_piece, &text, &errors) && text.bytes) {
+        log_sample(t->log, t->state.step, c->sample.prompt, text.bytes);
+        progress_line(&t->progress, "sample: %s", text.bytes);
+    }
+    for (int i = 0; i < errors.count; i++) progress_line(&t->progress, "no sample: %s", errors.text[i]);
+    errors_free(&errors);
+    free(text.bytes);
+}
+
+/* ---- checkpoints --------------------------------------------------------------------------------------------- */
+
+static bool save(Training *t)
+{
+    const Config *c = t->setup.config;
+    Errors errors = {0};
+    if (t->checkpoint_step == t->state.step) return true;
+    t->state.elapsed_seconds = t->elapsed_before + now() - t->started;
+    bool ok = checkpoint_save(c->run.dir, t->model, &t->state, &errors) &&
+              checkpoint_prune(c->run.dir, c->checkpoint.keep_last, c->checkpoint.keep_every, &errors);
+    for (int i = 0; i < errors.count; i++) {
+        progress_line(&t->progress, "error: checkpoint of step %lld: %s", (long long)t->state.step, errors.text[i]);
+        log_note(t->log, t->state.step, errors.text[i]);
+    }
+    if (ok) {
+        t->checkpoint_step = t->state.step;
+        progress_line(&t->progress, "saved checkpoint of step %lld", (long long)t->state.step);
+    }
+    errors_free(&errors);
+    return ok;
+}
+
+static void keep_cursor(Training *t)
+{
+    LoaderCursor cursor = loader_cursor(t->setup.train);
+    t->state.cursor[0] = cursor.epoch, t->state.cursor[1] = cursor.index;
+    t->state.cursor_count = 2;
+}
+
+/* ---- one step ------------------------------------------------------------------------------------------------- */
+
+/* Reads the step's micro-batches; returns the rows that count, over which the loss is averaged. */
+static int64_t read_batches(Training *t)
+{
+    int64_t valid = 0;
+    for (int64_t m = 0; m < t->setup.config->train.accum; m++) {
+        loader_next(t->setup.train, &t->batches[m]);
+        valid += t->batches[m].valid;
+    }
+    return valid;
+}
+
+static Hyper hyper_of_step(const Training *t)
+{
+    const Config *c = t->setup.config;
+    double updates = (double)t->state.adam_step + 1;
+    return (Hyper){
+        .lr = (float)schedule_lr(c, t->state.step),
+        .beta1 = (float)c->train.beta1,
+        .beta2 = (float)c->train.beta2,
+        .eps = (float)c->train.eps,
+        .weight_decay = (float)c->train.weight_decay,
+        .bias1 = (float)(1 - pow(c->train.beta1, updates)),
+        .bias2 = (float)(1 - pow(c->train.beta2, updates)),
+        .clip = (float)c->train.clip,
+        .seed = (uint32_t)c->run.seed,
+        .step = (uint32_t)t->state.step,
+    };
+}
+
+/* One optimiser step. Returns false when a signal came in between: the step is then as if it had not begun. */
+static bool train_step(Training *t, LogStep *record)
+{
+    const Config *c = t->setup.config;
+    double begin = now();
+    int64_t valid = read_batches(t);
+    float scale = valid > 0 ? 1.0f / (float)valid : 0.0f;
+
+    llama_begin_step(t->model);
+    for (int64_t m = 0; m < c->train.accum; m++) {
+        if (signals_caught()) return false;
+        llama_micro_step(t->model, &t->batches[m], scale, m == 0, m + 1 == c->train.accum);
+    }
+    Hyper hyper = hyper_of_step(t);
+    StepStats stats = llama_update(t->model, &hyper);
+
+    t->state.step++;
+    t->state.tokens += c->train.tokens_per_step;
+    t->state.adam_step += !stats.skipped;
+    t->state.skipped += stats.skipped;
+    keep_cursor(t);
+    double seconds = now() - begin;
+    *record = (LogStep){
+        .step = t->state.step, .tokens = t->state.tokens, .loss = stats.loss, .grad_norm = stats.grad_norm, .lr = hyper.lr,
+        .step_ms = seconds * 1e3, .tok_per_s = (double)c->train.tokens_per_step / seconds, .mfu = NAN,
+        .mem_bytes = (int64_t)backend_memory_used(&t->setup.backend), .skipped = stats.skipped,
+        .clamped_rows = stats.clamped_rows,
+    };
+    return true;
+}
+
+/* The loss is not a number: says in which tensor it began. */
+static void explain_nonfinite(Training *t)
+{
+    char *where = llama_find_nonfinite(t->model), text[256];
+    snprintf(text, sizeof text, "step %lld: the loss is not finite; %s", (long long)t->state.step,
+             where ? where : "no saved tensor shows it");
+    free(where);
+    log_note(t->log, t->state.step, text);
+    progress_line(&t->progress, "error: %s. The weights were not changed by this step. What helps most often: a lower "
+                  "train.lr, a longer train.warmup_steps, train.clip=1; the last checkpoint can be resumed", text);
+}
+
+/* ---- the loop --------------------------------------------------------------------------------------------------- */
+
+static int train_loop(Training *t)
+{
+    const Config *c = t->setup.config;
+    int skips = 0;
+    while (t->state.step < c->train.steps && !signals_caught()) {
+        LogStep record;
+        if (!train_step(t, &record)) break;
+        log_step(t->log, &record);
+        progress_step(&t->progress, &record);
+        if (!isfinite(record.loss)) {
+            explain_nonfinite(t);
+            return EXIT_NONFINITE;
+        }
+        skips = record.skipped ? skips + 1 : 0;
+        if (record.skipped)
+            progress_line(&t->progress, "step %lld: gradients are not finite, the update was skipped", (long long)record.step);
+        if (skips == MOST_SKIPS_IN_A_ROW) {
+            explain_nonfinite(t);
+            return EXIT_NONFINITE;
+        }
+        bool last = t->state.step == c->train.steps;
+        if (t->setup.val && c->val.every && (t->state.step % c->val.every == 0 || last)) validate(t);
+        if (setup_sample_context(c) && (t->state.step % c->sample.every == 0 || last)) write_sample(t);
+        bool due = c->checkpoint.every && t->state.step % c->checkpoint.every == 0;
+        if (due && !last && !save(t)) return EXIT_RUNTIME;
+        if (log_failure(t->log)) return EXIT_RUNTIME;
+    }
+    int caught = signals_caught();
+    if (!save(t)) return EXIT_RUNTIME;
+    return caught && t->state.step < c->train.steps ? 128 + caught : EXIT_DONE;
+}
+
+/* ---- beginning and end --------------------------------------------------------------------------------------------- */
+
+static bool make_batches(Training *t, Errors *errors)
+{
+    const Config *c = t->setup.config;
+    t->batches = calloc((size_t)c->train.accum, sizeof *t->batches);
+    t->loss = malloc((size_t)t->model->shape.rows * sizeof *t->loss);
+    bool ok = t->batches && t->loss;
+    for (int64_t m = 0; ok && m < c->train.accum; m++)
+        ok = batch_create(&t->batches[m], (int)c->train.micro_batch, (int)c->train.seq_len);
+    if (!ok) errors_add(errors, "out of memory while preparing the batches");
+    return ok;
+}
+
+/* Fresh weights, or those of the run's newest checkpoint that is whole. */
+static bool load_or_init(Training *t, bool resume, Errors *errors)
+{
+    const Config *c = t->setup.config;
+    if (!resume) {
+        t->state = (CheckpointState){.seed = (uint64_t)c->run.seed, .best_val_loss = NAN};
+        snprintf(t->state.backend, sizeof t->state.backend, "%s", t->setup.backend.ops->name);
+        keep_cursor(t);
+        fprintf(stderr, "initialised: random, seed %lld\n", (long long)c->run.seed);
+        if (llama_init(t->model, c)) return true;
+        errors_add(errors, "out of memory while initialising the weights");
+        return false;
+    }
+    Errors skipped = {0};
+    char *dir = checkpoint_find(c->run.dir, &skipped);
+    errors_print(&skipped, stderr);
+    errors_free(&skipped);
+    if (!dir) {
+        errors_add(errors, "--resume: %s holds no checkpoint that is whole", c->run.dir);
+        return false;
+    }
+    int loaded = checkpoint_load(dir, t->model, &t->state, errors);
+    if (loaded >= 0) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
+    if (loaded >= 0 && strcmp(t->state.backend, t->setup.backend.ops->name))
+        fprintf(stderr, "note: the checkpoint was written on %s, so this continuation is not bitwise the same\n",
+                t->state.backend);
+    free(dir);
+    t->elapsed_before = t->state.elapsed_seconds;
+    t->checkpoint_step = t->state.step;
+    return loaded >= 0 && loader_seek(t->setup.train, (LoaderCursor){t->state.cursor[0], t->state.cursor[1]}, errors);
+}
+
+static void record_choices(Training *t)
+{
+    const Backend *backend = &t->setup.backend;
+    checkpoint_state_free(&t->state);
+    for (int op = 0; op < OP_COUNT; op++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s=%s", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
+        checkpoint_add_choice(&t->state, text);
+    }
+    snprintf(t->state.backend, sizeof t->state.backend, "%s", backend->ops->name);
+    snprintf(t->state.precision, sizeof t->state.precision, "%s", backend->act == DTYPE_F32 ? "fp32" : "bf16");
+    snprintf(t->state.device, sizeof t->state.device, "%s", backend->hardware);
+    snprintf(t->state.libraries, sizeof t->state.libraries, "%s", backend->libraries);
+}
+
+static void write_header(Training *t, const char *config_json, bool resume)
+{
+    const Backend *backend = &t->setup.backend;
+    bool gpu = !backend->device->host_memory;
+    LogHeader header = {
+        .config_json = config_json, .backend = t->state.backend, .precision = t->state.precision,
+        .gpu = gpu ? backend->hardware : NULL, .libraries = backend->libraries,
+        .choices = (const char *const *)t->state.choices, .choice_count = t->state.choice_count,
+        .parameters = llama_parameters(&t->model->shape), .flops_per_token = llama_flops_per_token(&t->model->shape),
+        .train_tokens = loader_tokens(t->setup.train), .val_tokens = t->setup.val ? loader_tokens(t->setup.val) : 0,
+        .threads = (int)t->setup.config->run.threads,
+        .reference_bits_per_byte = t->setup.config->data.reference_bits_per_byte,
+        .reference_label = "entropy of the text's generator", .resumed_step = resume ? t->state.step : -1,
+    };
+    log_header(t->log, &header);
+}
+
+static void close_training(Training *t)
+{
+    if (t->batches)
+        for (int64_t m = 0; m < t->setup.config->train.accum; m++) batch_free(&t->batches[m]);
+    free(t->batches);
+    free(t->loss);
+    checkpoint_state_free(&t->state);
+    llama_destroy(t->model);
+    setup_close(&t->setup);
+}
+
+static int fail(Training *t, Errors *errors, int code)
+{
+    errors_print(errors, stderr);
+    errors_free(errors);
+    close_training(t);
+    return code;
+}
+
+/* Compares the config with the one the run began with: what shapes model and data must be the same. */
+static void check_resumed_config(const Config *c, Errors *errors)
+{
+    char *path = files_join(c->run.dir, "config.json");
+    Errors broken = {0};
+    ConfigLoad *saved = path && files_exists(path) ? config_load(path, 0, NULL, &broken) : NULL;
+    if (saved && !broken.count) config_diff(config_values(saved), c, errors, stderr);
+    else errors_add(errors, "--resume: %s holds no run that can be continued", c->run.dir);
+    errors_free(&broken);
+    config_free(saved);
+    free(path);
+}
+
+static int train(Training *t, bool resume)
+{
+    Setup *setup = &t->setup;
+    const Config *c = setup->config;
+    Errors errors = {0};
+    char *config_json = config_to_json(c);
+
+    if (!setup_backend(setup, false, &errors)) return free(config_json), fail(t, &errors, EXIT_USAGE);
+    t->model = llama_create(c, setup->backend.act, LLAMA_TRAIN, setup->backend.ops, setup->backend.device,
+                            &setup->backend.ctx, setup_sample_context(c), &errors);
+    if (!t->model || !make_batches(t, &errors)) return free(config_json), fail(t, &errors, EXIT_RUNTIME);
+    fprintf(stderr, "device: %s, %s (%s)\nmodel: %lld parameters; plan %.2f GiB\ndata: %lld tokens to train on",
+            setup->backend.ops->name, setup->backend.hardware, setup->backend.why,
+            (long long)llama_parameters(&t->model->shape), (double)t->model->memory_bytes / (1 << 30),
+            (long long)loader_tokens(setup->train));
+    fprintf(stderr, setup->val ? ", %lld held out\n" : "\n", setup->val ? (long long)loader_tokens(setup->val) : 0);
+    if (!load_or_init(t, resume, &errors)) return free(config_json), fail(t, &errors, EXIT_USAGE);
+    if (!run_open(c->run.dir, resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, config_json, &errors) ||
+        !(t->log = log_open(c->run.dir, resume ? t->state.step : -1, &errors)))
+        return free(config_json), fail(t, &errors, EXIT_RUNTIME);
+    record_choices(t);
+    write_header(t, config_json, resume);
+    free(config_json);
+
+    signals_install();
+    t->progress = progress_begin(stderr, c->train.steps, c->run.log_every, (int64_t)setup->backend.memory_total);
+    t->started = now();
+    int code = train_loop(t);
+    progress_end(&t->progress);
+
+    double elapsed = t->elapsed_before + now() - t->started;
+    log_end(t->log, t->state.step, code == EXIT_DONE ? "done" : code == EXIT_NONFINITE ? "non-finite loss"
+                                   : code == EXIT_RUNTIME ? "failed" : "interrupted", elapsed);
+    if (!log_close(t->log, &errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
+    if (!report_write(c->run.dir, &errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
+    else fprintf(stderr, "report: %s/report.html\n", c->run.dir);
+    if (code > 128) fprintf(stderr, "interrupted at step %lld and saved; continue with --resume\n", (long long)t->state.step);
+    return fail(t, &errors, code);
+}
+
+int train_command(int argc, char **argv)
+{
+    Training t = {.checkpoint_step = -1};
+    Errors errors = {0};
+    Arguments args;
+    bool resume = false, dry = false, print = false;
+    const char *gpu_memory = NULL;
+    const Flag flags[] = {{"--resume", &resume, NULL}, {"--dry-run", &dry, NULL}, {"--print-config", &print, NULL},
+                          {"--gpu-mem", NULL, &gpu_memory}};
+    if (!arguments_parse(&args, argc, argv, flags, 4, 1, &errors)) return EXIT_RUNTIME;
+    Setup *setup = &t.setup;
+    bool ok = setup_config(setup, args.positional[0], args.override_count, args.overrides, !dry && !print, &errors);
+    arguments_free(&args);
+    if (!ok || errors.count) return fail(&t, &errors, EXIT_USAGE);
+    if (print) config_print(setup->load, stdout);
+    if (dry && !setup_backend(setup, true, &errors)) return fail(&t, &errors, EXIT_USAGE);
+    if (print || dry) return fail(&t, &errors, dry ? dry_run(setup, gpu_memory) : EXIT_DONE);
+
+    const Config *c = setup->config;
+    setup_data(setup, &errors);
+    run_check(c->run.dir, resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, &errors);
+    if (resume && !errors.count) check_resumed_config(c, &errors);
+    if (errors.count) return fail(&t, &errors, EXIT_USAGE);
+    return train(&t, resume);
+}
+
+/* ---- the command line ------------------------------------------------------------------------------------------------ */
+
+static const struct { const char *name, *usage, *help; int (*run)(int argc, char **argv); } commands[] = {
+    {"sample", "sample RUN --prompt=TEXT", "generate text from a run", sample_command},
+    {"bench", "bench CONFIG", "steady-state step time: one JSON line, and a table", bench_command},
+    {"report", "report RUN", "write RUN/report.html from RUN/log.jsonl", report_command},
+    {"import", "import HF_DIR RUN", "start a run from a Hugging Face checkpoint", import_command},
+    {"export", "export RUN HF_DIR", "write a run as a Hugging Face checkpoint or GGUF", export_command},
+    {"logits", "logits RUN --ids=1,2,3", "print the logits after some tokens", logits_command},
+    {"tokenize", "tokenize TEXT... --out=DIR", "make token shards from text", tokenize_command},
+    {"story", "story generate|check|entropy", "the demo's corpus", story_command},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static int help(void)
+{
+    printf("usage: ./train CONFIG [--section.key=value ...]   train\n"
+           "         --resume         continue the run in run.dir from its newest checkpoint\n"
+           "         --dry-run        print parameters, memory, FLOPs and kernels; needs no device\n"
+           "         --gpu-mem=24GiB  with --dry-run: does it fit?\n"
+           "         --print-config   print every value and where it came from\n");
+    for (int i = 0; i < COMMANDS; i++) printf("       ./train %-38s %s\n", commands[i].usage, commands[i].help);
+    printf("\nexit codes: 0 done, 1 run-time failure, 2 usage or config, 3 non-finite loss, 130/143 interrupted and saved\n\n");
+    config_print_help(stdout);
+    return EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        help();
+        return argc < 2 ? EXIT_USAGE : EXIT_DONE;
+    }
+    if (!strcmp(argv[1], "--help-markdown")) {
+        config_print_markdown(stdout);
+        return EXIT_DONE;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+    return train_command(argc, argv);
+}
