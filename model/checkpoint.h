@@ -37,8 +37,9 @@ void checkpoint_add_choice(CheckpointState *state, const char *text);
  * cause is added, nothing new is left behind, and earlier checkpoints are as they were. */
 bool checkpoint_save(const char *run_dir, const Llama *model, const CheckpointState *state, Errors *errors);
 
-/* Deletes all but the newest keep_last (0 = all are kept) and multiples of keep_every steps (0 = none), and
- * the remains of interrupted saves. Never deletes the newest one. */
+/* Call after a successful save. Deletes all but the newest keep_last (0 = all are kept) and multiples of
+ * keep_every steps (0 = none); the remains of interrupted saves; and checkpoints of later steps than the one
+ * just saved, left behind where a run was resumed from an earlier one. Never deletes the one just saved. */
 bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every, Errors *errors);
 
 /* Directory of the newest checkpoint that is whole: its files have the size and checksum of the manifest.
