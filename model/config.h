@@ -110,20 +110,33 @@ typedef struct ConfigLoad ConfigLoad;   /* a Config with the origin of each valu
 
 /* Reads `path` (NULL = defaults only), then applies `--section.key=value` arguments in order. Collects every
  * error (unknown key with nearest names, duplicate, type, range, trailing bytes, newer schema) with file and
- * line. Returns NULL only where memory ran out; check errors->count. */
+ * line. Returns NULL only where memory ran out; check errors->count.
+ * train.accum is settled here: where it is 0 it becomes tokens_per_step / (micro_batch * seq_len), or 1. */
 ConfigLoad *config_load(const char *path, int argc, char *const argv[], Errors *errors);
 void config_free(ConfigLoad *load);
 Config *config_values(ConfigLoad *load);
 
+/* Whether a command-line argument is meant for config_load: "--section.key..." or "--fusion...". */
+bool config_is_argument(const char *argument);
+
 /* Cross-field checks: heads % kv_heads, even head size, tokens per step, warm-up against steps, ... Adds all
- * conflicts to errors. Call after derived values (vocab from the tokenizer) are known. */
+ * conflicts to errors. Call after derived values (vocab from the tokenizer) are known. Keys that
+ * config_load refused are left out, so both can report in one run. */
 void config_validate(const ConfigLoad *load, Errors *errors);
 
-/* "section.key" of the value at `offset` in Config, and its origin: for errors found elsewhere (files, data). */
+/* For a new run: run.dir must not hold anything yet, unless run.overwrite. */
+void config_check_run_dir(const ConfigLoad *load, Errors *errors);
+
+/* Resume: keys of the model, the data and their order that differ are refused; all others are allowed, and
+ * printed to changes (may be NULL) as "train.lr: 0.001 -> 0.0005". */
+void config_diff(const Config *saved, const Config *now, Errors *refused, FILE *changes);
+
+/* Origin of the value of "section.key", for errors found elsewhere (files, data): "configs/demo.json:7",
+ * "command line" or "default". NULL for an unknown key. */
 const char *config_where(const ConfigLoad *load, const char *key);
 
 void config_print_help(FILE *out);                          /* every key: type, default, range, help */
 void config_print(const ConfigLoad *load, FILE *out);       /* --print-config: value and origin */
 void config_print_markdown(FILE *out);                      /* the README's key reference */
-/* Effective configuration as JSON that re-runs the job. Caller frees. */
+/* Effective configuration as JSON that re-runs the job. Caller frees; NULL where memory ran out. */
 char *config_to_json(const Config *config);
