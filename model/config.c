@@ -222,23 +222,13 @@ void config_set_group(ConfigLoad *load, int group, const char *word, Origin orig
 
 /* ---- the command line --------------------------------------------------------------------------- */
 
-bool config_is_argument(const char *argument)
-{
-    if (strncmp(argument, "--", 2)) return false;
-    const char *name = argument + 2;
-    size_t length = strcspn(name, "=");
-    return memchr(name, '.', length) || (length == 6 && !memcmp(name, "fusion", 6));
-}
-
-/* Applies argv[i] and returns the number of arguments that it took. */
-static int apply_argument(ConfigLoad *load, int argc, char *const argv[], int i, Errors *errors)
+static void apply_argument(ConfigLoad *load, const char *argument, Errors *errors)
 {
     const Origin origin = {NULL, ORIGIN_COMMAND};
-    const char *argument = argv[i];
-    if (!config_is_argument(argument)) {
+    if (strncmp(argument, "--", 2)) {
         errors_add(errors, "command line: unexpected \"%.128s\"; settings are written --section.key=value",
                    argument);
-        return 1;
+        return;
     }
     char path[128];
     const char *name = argument + 2, *equals = strchr(name, '=');
@@ -248,10 +238,7 @@ static int apply_argument(ConfigLoad *load, int argc, char *const argv[], int i,
     if (key < 0 && group < 0 && !fusion) {
         config_unknown_key(path, origin, errors);
     } else if (!equals) {
-        const char *next = i + 1 < argc && strncmp(argv[i + 1], "--", 2) ? argv[i + 1] : NULL;
-        errors_add(errors, "command line: --%s needs \"=\" before its value: write --%s=%.128s", path, path,
-                   next ? next : "VALUE");
-        return next ? 2 : 1;
+        errors_add(errors, "command line: --%s needs \"=\" before its value: write --%s=VALUE", path, path);
     } else if (key >= 0) {
         set_from_text(load, key, equals + 1, origin, errors);
     } else if (group >= 0) {
@@ -259,21 +246,15 @@ static int apply_argument(ConfigLoad *load, int argc, char *const argv[], int i,
     } else {
         config_set_fusion(load, equals + 1, origin, errors);
     }
-    return 1;
 }
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
-/* accum is settled here, so that nobody else needs to know which of the two keys was given. */
-static void derive_accum(ConfigLoad *load)
+static void settle_accum(Config *c)
 {
-    Config *c = &load->values;
     if (c->train.accum) return;
-    int64_t micro = c->train.micro_batch * c->train.seq_len;
-    int64_t accum = c->train.tokens_per_step / micro;
+    int64_t accum = c->train.tokens_per_step / (c->train.micro_batch * c->train.seq_len);
     c->train.accum = accum > 1 ? accum : 1;
-    if (c->train.tokens_per_step)
-        snprintf(load->where[config_find("train.accum")], CONFIG_WHERE, "from train.tokens_per_step");
 }
 
 ConfigLoad *config_load(const char *path, int argc, char *const argv[], Errors *errors)
@@ -289,8 +270,9 @@ ConfigLoad *config_load(const char *path, int argc, char *const argv[], Errors *
     for (int key = 0; key < CONFIG_KEYS; key++)
         set_from_text(load, key, config_keys[key].fallback, (Origin){NULL, ORIGIN_DEFAULT}, errors);
     if (path) config_read_file(load, errors);
-    for (int i = 0; i < argc; ) i += apply_argument(load, argc, argv, i, errors);
-    derive_accum(load);
+    for (int i = 0; i < argc; i++) apply_argument(load, argv[i], errors);
+    load->given = load->values;
+    settle_accum(&load->values);
     return load;
 }
 
@@ -303,8 +285,12 @@ void config_free(ConfigLoad *load)
 
 Config *config_values(ConfigLoad *load) { return &load->values; }
 
-const char *config_where(const ConfigLoad *load, const char *key)
+const char *config_where(const ConfigLoad *load, const char *path)
 {
-    int i = config_find(key);
-    return i < 0 ? NULL : load->where[i];
+    char value[CONFIG_VALUE], given[CONFIG_VALUE];
+    int key = config_find(path);
+    if (key < 0) return NULL;
+    config_value_text(&load->values, key, value);
+    config_value_text(&load->given, key, given);
+    return strcmp(value, given) ? "derived" : load->where[key];
 }

@@ -52,7 +52,7 @@ typedef struct Config {
     } model;
     struct {
         int64_t steps, seq_len, micro_batch;   /* micro_batch: sequences */
-        int64_t accum;                    /* micro-batches a step; exclusive with tokens_per_step */
+        int64_t accum;                    /* micro-batches a step; config_load settles 0, so >= 1 */
         int64_t tokens_per_step;          /* 0 = micro_batch * seq_len * accum */
         double  lr, min_lr_ratio;         /* final lr = lr * min_lr_ratio */
         int64_t schedule;                 /* ScheduleKind */
@@ -116,24 +116,18 @@ ConfigLoad *config_load(const char *path, int argc, char *const argv[], Errors *
 void config_free(ConfigLoad *load);
 Config *config_values(ConfigLoad *load);
 
-/* Whether a command-line argument is meant for config_load: "--section.key..." or "--fusion...". */
-bool config_is_argument(const char *argument);
-
 /* Cross-field checks: heads % kv_heads, even head size, tokens per step, warm-up against steps, ... Adds all
  * conflicts to errors. Call after derived values (vocab from the tokenizer) are known. Keys that
  * config_load refused are left out, so both can report in one run. */
 void config_validate(const ConfigLoad *load, Errors *errors);
-
-/* For a new run: run.dir must not hold anything yet, unless run.overwrite. */
-void config_check_run_dir(const ConfigLoad *load, Errors *errors);
 
 /* Resume: keys of the model, the data and their order that differ are refused; all others are allowed, and
  * printed to changes (may be NULL) as "train.lr: 0.001 -> 0.0005". */
 void config_diff(const Config *saved, const Config *now, Errors *refused, FILE *changes);
 
 /* Origin of the value of "section.key", for errors found elsewhere (files, data): "configs/demo.json:7",
- * "command line" or "default". NULL for an unknown key. */
-const char *config_where(const ConfigLoad *load, const char *key);
+ * "command line", "default" or, where it was changed since, "derived". NULL for an unknown key. */
+const char *config_where(const ConfigLoad *load, const char *path);
 
 void config_print_help(FILE *out);                          /* every key: type, default, range, help */
 void config_print(const ConfigLoad *load, FILE *out);       /* --print-config: value and origin */

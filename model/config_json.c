@@ -3,6 +3,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -148,7 +149,8 @@ static void read_value(Reader *r, int key, const cJSON *item, Origin origin)
     case KEY_INT:
     case KEY_REAL:
         if (!cJSON_IsNumber(item)) break;
-        snprintf(found, sizeof found, "%.17g", item->valuedouble);
+        if (isfinite(item->valuedouble)) literal(item, found);
+        else snprintf(found, sizeof found, "a number too large");
         config_set_number(r->load, key, item->valuedouble, found, origin, r->errors);
         return;
     case KEY_BOOL:
@@ -236,7 +238,8 @@ static void read_root(Reader *r, const cJSON *root)
     cJSON_ArrayForEach(item, root) {
         Origin origin = origin_at(r, at);
         if (!is_comment(item) && !is_duplicate(r, root, 0, item, origin)) {
-            if (!strcmp(item->string, "schema_version")) read_value(r, config_find(item->string), item, origin);
+            int version = strcmp(item->string, "schema_version") ? -1 : config_find("schema_version");
+            if (version >= 0) read_value(r, version, item, origin);
             else read_section(r, item, at, origin);
         }
         at += 1 + count_keys(item);

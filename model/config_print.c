@@ -90,11 +90,11 @@ static void print_key_help(FILE *out, int key)
 
 void config_print_help(FILE *out)
 {
-    fputs("Settings: the command line (--section.key=value, the last one counts) goes before the configuration\n"
-          "file, and that before the default. In the file each section is an object: {\"train\": {\"lr\": 3e-4}}.\n"
+    fputs("Settings: the command line (--section.key=value, the last one counts) goes before the file,\n"
+          "and that before the default. In the file each section is an object: {\"train\": {\"lr\": 3e-4}}.\n"
           "Booleans are true and false, on the command line also on and off. [ ] include the end of a range,\n"
-          "( ) exclude it. Keys named \"_comment\" are permitted anywhere in the file and ignored; other unknown\n"
-          "keys are errors.\n\n",
+          "( ) exclude it. Keys named \"_comment\" are permitted anywhere in the file and ignored; other\n"
+          "unknown keys are errors.\n\n",
           out);
     print_key_help(out, config_find("schema_version"));
     for (int s = 0; s < CONFIG_SECTIONS; s++) {
@@ -113,8 +113,9 @@ void config_print(const ConfigLoad *load, FILE *out)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         char value[CONFIG_VALUE];
+        const char *path = config_keys[key].path;
         config_value_text(&load->values, key, value);
-        fprintf(out, "%-34s %-28s %s\n", config_keys[key].path, shown(value), load->where[key]);
+        fprintf(out, "%-34s %-28s %s\n", path, shown(value), config_where(load, path));
     }
 }
 

@@ -51,6 +51,7 @@ extern const FusionGroup config_groups[CONFIG_GROUPS];
 
 struct ConfigLoad {
     Config values;
+    Config given;                   /* values before anything was derived from others */
     char  *file;                    /* owned; NULL without one */
     int    line[CONFIG_KEYS];       /* origin of each value: a line of file, or ORIGIN_ */
     bool   bad[CONFIG_KEYS];        /* an error was reported about it: cross-checks leave it out */

@@ -1,10 +1,7 @@
-/* Rules between keys, what may change on resume, and the run directory. */
+/* Rules between keys, and what may change on resume. */
 #include "model/config_table.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* A value as a message names it: "model.heads = 7 (command line)". */
 typedef struct Said { char text[CONFIG_STRING + CONFIG_WHERE + 64]; } Said;
@@ -15,7 +12,7 @@ static Said said(const ConfigLoad *load, const char *path)
     char value[CONFIG_VALUE];
     int key = config_find(path);
     config_value_text(&load->values, key, value);
-    snprintf(s.text, sizeof s.text, "%s = %s (%s)", path, *value ? value : "\"\"", load->where[key]);
+    snprintf(s.text, sizeof s.text, "%s = %s (%s)", path, *value ? value : "\"\"", config_where(load, path));
     return s;
 }
 
@@ -255,29 +252,6 @@ void config_validate(const ConfigLoad *load, Errors *errors)
     check_schedule(load, errors);
     check_data(load, errors);
     check_profile(load, errors);
-}
-
-void config_check_run_dir(const ConfigLoad *load, Errors *errors)
-{
-    const Config *c = &load->values;
-    struct stat info;
-    if (!*c->run.dir || !GOOD(load, "run.dir", "run.overwrite") || stat(c->run.dir, &info)) return;
-    if (!S_ISDIR(info.st_mode)) {
-        errors_add(errors, "%s is a file, not a directory; choose another run.dir",
-                   said(load, "run.dir").text);
-        return;
-    }
-    DIR *dir = c->run.overwrite ? NULL : opendir(c->run.dir);
-    if (!dir) return;
-    bool empty = true;
-    for (const struct dirent *entry; (entry = readdir(dir)); )
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) empty = false;
-    closedir(dir);
-    if (!empty)
-        errors_add(errors,
-                   "%s exists already; continue it with --resume, choose another run.dir, or replace it "
-                   "with --run.overwrite=true",
-                   said(load, "run.dir").text);
 }
 
 /* ---- resume ------------------------------------------------------------------------------------- */
