@@ -96,8 +96,8 @@ static bool check_space(const char *dir, const Llama *model, Errors *errors)
     if (has_moments(model)) bytes += 2 * parameters * (double)dtype_bytes(model->weights[0].m.dtype);
     double free_bytes = (double)s.f_bavail * (double)s.f_frsize;
     if (bytes <= free_bytes) return true;
-    errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f GiB, %.2f GiB are free; free some, "
-               "or lower checkpoint.keep_last", dir, bytes / (1 << 30), free_bytes / (1 << 30));
+    errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f GiB, %.2f GiB are free; free "
+               "some, or lower checkpoint.keep_last", dir, bytes / (1 << 30), free_bytes / (1 << 30));
     return false;
 }
 

@@ -9,8 +9,10 @@ typedef struct Progress {
     bool    terminal;           /* rewrite one line in place; otherwise plain lines, every log_every steps */
     int64_t steps, log_every;   /* of the whole run */
     int64_t mem_total;          /* bytes of the device or machine, 0 = unknown */
-    double  mean_step_ms;       /* smoothed, for the ETA; 0 before the first step */
-    int     line_length;        /* of the unfinished line on a terminal */
+    int64_t first_step;         /* the first one shown by this process, -1 before it; the ETA's mean starts */
+    double  first_time;         /* behind it, because a first step may tune and warm up */
+    double  shown_time;         /* seconds, of the last line */
+    bool    unfinished;         /* a line without its end stands on the terminal */
 } Progress;
 
 Progress progress_begin(FILE *out, int64_t steps, int64_t log_every, int64_t mem_total);

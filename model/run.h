@@ -13,8 +13,9 @@ typedef enum RunStart {
 bool run_check(const char *dir, RunStart start, Errors *errors);
 
 /* Prepares the directory and writes config.json (config_json: the effective configuration; on resume it
- * replaces the old one). Overwriting deletes only the files that runs make, and only in a directory that
- * looks like a run (config.json or log.jsonl, nothing foreign). False with errors added. */
+ * replaces the old one). A new run wants a directory that doesn't exist or is empty. Overwriting wants one
+ * that holds a run (config.json, and log.jsonl or checkpoints), and deletes only what runs make: other files
+ * in it stay. False with errors added. */
 bool run_open(const char *dir, RunStart start, const char *config_json, Errors *errors);
 
 /* RUN/config.json as text, owned by the caller; NULL with an error added. */
