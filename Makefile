@@ -183,11 +183,11 @@ tests: $(TESTS)
 cuda-objects: $(O)/train $(GPU_TESTS)
 
 test: train $(TESTS)
-	@NVCC='$(NVCC)' CUDA='$(CUDA)' scripts/run_tests.sh $(TESTS) $(wildcard tests/check_*.sh tests/test_*.sh)
+	@NVCC='$(NVCC)' CUDA='$(CUDA)' scripts/run_tests.sh $(TESTS) $(wildcard tests/check_*.sh tests/test_*.py)
 
 test-gpu: train $(GPU_TESTS)
 	@$(if $(WITH_CUDA),,echo "make test-gpu needs a CUDA toolkit: none was found" >&2; exit 1;) \
-	scripts/run_tests.sh $(GPU_TESTS) $(wildcard tests/gpu/*.sh)
+	scripts/run_tests.sh $(GPU_TESTS) $(wildcard tests/gpu/*.sh tests/gpu/*.py)
 
 bench: train
 	@for config in width_1b width_7b width_70b; do ./train bench configs/$$config.json || exit 1; done

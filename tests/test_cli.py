@@ -1,0 +1,312 @@
+#!/usr/bin/env python3
+"""The program as a user meets it: command lines, messages, exit codes, run directories. Runs ./train."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TMP = pathlib.Path(tempfile.mkdtemp(prefix="coda-cli."))
+TINY = {
+    "run": {"device": "cpu", "threads": 2, "log_every": 1},
+    "model": {"layers": 2, "hidden": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "vocab": 258},
+    "train": {"steps": 6, "seq_len": 16, "micro_batch": 2, "accum": 2, "lr": 1e-3, "warmup_steps": 0,
+              "schedule": "constant"},
+    "data": {"train": str(TMP / "train.bin"), "val": str(TMP / "val.bin"), "tokenizer": "bytes"},
+    "val": {"every": 3, "batches": 2},
+    "checkpoint": {"every": 2, "keep_last": 0},
+}
+
+
+def shard(path, ids, magic=20240520, version=1, count=None):
+    header = struct.pack("<3i", magic, version, len(ids) if count is None else count)
+    path.write_bytes(header.ljust(1024, b"\0") + struct.pack(f"<{len(ids)}H", *ids))
+
+
+def config(name="tiny.json", text=None, **changes):
+    values = json.loads(json.dumps(TINY))
+    for key, value in changes.items():
+        section, field = key.split("__")
+        values[section][field] = value
+    path = TMP / name
+    path.write_text(json.dumps(values, indent=1) if text is None else text)
+    return str(path)
+
+
+def train(*words, **options):
+    return subprocess.run([str(ROOT / "train"), *map(str, words)], cwd=ROOT, stdin=subprocess.DEVNULL, text=True,
+                          capture_output=True, errors="replace", timeout=120, **options)
+
+
+def errors_of(result):
+    return [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
+
+def records(run, kind=None):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [r for r in lines if kind is None or kind in r]
+
+
+def losses(run):
+    return {r["step"]: r["loss"] for r in records(run, "loss")}
+
+
+def newest(run):
+    return sorted((run / "checkpoints").glob("step-*"))[-1]
+
+
+def expect(condition, *shown):
+    if not condition:
+        raise AssertionError("\n".join(str(getattr(s, "stderr", s)) + str(getattr(s, "stdout", "")) for s in shown))
+
+
+# ---- usage and configuration -------------------------------------------------------------------------
+
+def test_help():
+    result = train("--help")
+    expect(result.returncode == 0 and "exit codes" in result.stdout and "train.warmup_steps" in result.stdout, result)
+
+
+def test_no_arguments_is_usage():
+    expect(train().returncode == 2)
+
+
+def test_unknown_argument():
+    result = train(config(), "--resme")
+    expect(result.returncode == 2 and "--resme" in result.stderr, result)
+
+
+def test_missing_config_file():
+    result = train(TMP / "absent.json")
+    expect(result.returncode == 2 and "absent.json" in result.stderr, result)
+
+
+def test_two_mistakes_are_reported_at_once():
+    result = train("configs/demo.json", "--train.warmup_step=3", "--model.heads=7")
+    expect(result.returncode == 2, result)
+    expect('did you mean "train.warmup_steps"' in result.stderr, result)
+    expect(any("heads" in line and "7" in line for line in errors_of(result)), result)
+
+
+def test_every_mistake_of_a_file_has_its_line():
+    path = config("wrong.json", text='{\n "train": {\n  "steps": "10",\n  "lr": 1e-3,\n  "lr": 2e-3\n },\n'
+                                     ' "modle": {}\n} trailing\n')
+    result = train(path, "--dry-run")
+    expect(result.returncode == 2, result)
+    expect("wrong.json:3" in result.stderr and "train.steps" in result.stderr, result)
+    expect("wrong.json:5" in result.stderr and "train.lr" in result.stderr, result)
+    expect("wrong.json:7" in result.stderr and "model" in result.stderr, result)
+    expect("wrong.json:8" in result.stderr, result)
+
+
+def test_newer_schema_is_refused():
+    result = train(config("newer.json", text='{"schema_version": 99}'), "--dry-run")
+    expect(result.returncode == 2 and "schema_version" in result.stderr, result)
+
+
+def test_print_config_names_origins():
+    result = train(config(), "--train.lr=0.5", "--print-config")
+    expect(result.returncode == 0, result)
+    line = {m.group(1): m.group(0) for m in re.finditer(r"^\s*(\w+\.\w+)\b.*$", result.stdout, re.M)}
+    expect("command line" in line["train.lr"], line["train.lr"])
+    expect(re.search(r"tiny\.json:\d+", line["model.hidden"]), line["model.hidden"])
+    expect("default" in line["train.beta2"], line["train.beta2"])
+
+
+def test_every_config_plans_without_a_device():
+    known = {"llama3_1b": 1235814400, "llama3_8b": 8030261248}
+    paths = sorted((ROOT / "configs").glob("*.json"))
+    expect({"demo", "llama3_1b", "llama3_8b", "width_1b", "width_7b", "width_70b"} <= {p.stem for p in paths}, paths)
+    for path in paths:
+        result = train(path.relative_to(ROOT), "--dry-run")
+        expect(result.returncode == 0, path, result)
+        parameters = int(re.search(r"^parameters\s+(\d+)", result.stdout, re.M).group(1))
+        expect(known.get(path.stem, parameters) == parameters, path, result)
+        expect("FLOPs/step" in result.stdout and "activations" in result.stdout, path, result)
+
+
+# ---- data --------------------------------------------------------------------------------------------
+
+def one_data_error(path, *said):
+    result = train(config(), f"--data.train={path}", f"--run.dir={TMP / 'never'}")
+    expect(result.returncode == 2, result)
+    expect(len(errors_of(result)) == 1, result)
+    for words in said:
+        expect(words in result.stderr, f"expected: {words}", result)
+    expect(not (TMP / "never").exists(), "a failed start left a run directory")
+
+
+def test_truncated_shard():
+    shard(TMP / "short.bin", [65] * 500, count=501)
+    one_data_error(TMP / "short.bin", "short.bin", "truncated")
+
+
+def test_wrong_magic():
+    shard(TMP / "magic.bin", [65] * 500, magic=12345)
+    one_data_error(TMP / "magic.bin", "magic.bin", "12345", "20240520")
+
+
+def test_id_beyond_the_vocabulary():
+    shard(TMP / "id.bin", [65] * 300 + [999] + [65] * 199)
+    one_data_error(TMP / "id.bin", "id.bin", "999", "258")
+
+
+def test_no_such_shard():
+    one_data_error(TMP / "nowhere-*.bin", "nowhere-*.bin")
+
+
+# ---- runs --------------------------------------------------------------------------------------------
+
+def test_a_run():
+    run = TMP / "run"
+    result = train(config(), f"--run.dir={run}")
+    expect(result.returncode == 0, result)
+    expect("step 6/6" in result.stderr and "validation loss" in result.stderr, result)
+    expect("\r" not in result.stderr and "\x1b" not in result.stderr, "control characters without a terminal")
+    steps = [r for r in records(run) if "grad_norm" in r]
+    expect([r["step"] for r in steps] == [1, 2, 3, 4, 5, 6], steps)
+    expect({"step", "tokens", "loss", "grad_norm", "lr", "step_ms", "tok_per_s", "mfu", "mem_bytes", "skipped"}
+           <= set(steps[0]), steps[0])
+    expect(steps[5]["tokens"] == 6 * 16 * 2 * 2, steps[5])
+    expect([r["step"] for r in records(run, "val_loss")] == [3, 6], records(run, "val_loss"))
+    page = (run / "report.html").read_text()
+    expect("<svg" in page and not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", page), "report needs the network")
+    expect((run / "checkpoints" / "latest").exists() and newest(run).name == "step-00000006", newest(run))
+
+
+def test_an_existing_run_is_kept():
+    run = TMP / "run"
+    before = (run / "log.jsonl").read_bytes()
+    result = train(config(), f"--run.dir={run}")
+    expect(result.returncode == 2 and str(run) in result.stderr, result)
+    expect("--resume" in result.stderr and "run.overwrite" in result.stderr, result)
+    expect((run / "log.jsonl").read_bytes() == before)
+
+
+def test_its_config_runs_the_same_job_again():
+    again = TMP / "again"
+    result = train(TMP / "run" / "config.json", f"--run.dir={again}")
+    expect(result.returncode == 0, result)
+    expect(losses(again) == losses(TMP / "run"), losses(again), losses(TMP / "run"))
+
+
+def test_resume_is_bitwise():
+    run = TMP / "parts"
+    expect(train(config(), f"--run.dir={run}", "--train.steps=3").returncode == 0)
+    result = train(config(), f"--run.dir={run}", "--resume")
+    expect(result.returncode == 0, result)
+    expect(losses(run) == losses(TMP / "run"), losses(run), losses(TMP / "run"))
+    for name in "model.safetensors", "optimizer.safetensors":
+        expect((newest(run) / name).read_bytes() == (newest(TMP / "run") / name).read_bytes(), f"{name} differs")
+
+
+def test_resume_refuses_another_model():
+    result = train(config(), f"--run.dir={TMP / 'parts'}", "--resume", "--model.layers=3")
+    expect(result.returncode == 2 and "model.layers" in result.stderr, result)
+
+
+def test_resume_passes_over_a_damaged_checkpoint():
+    run = TMP / "damaged"
+    shutil.copytree(TMP / "parts", run)
+    damaged = newest(run) / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-4])
+    result = train(config(), f"--run.dir={run}", "--resume")
+    expect(result.returncode == 0 and "step-00000006" in result.stderr, result)
+    expect(losses(run) == losses(TMP / "run"), losses(run))
+
+
+def test_resume_without_a_run():
+    result = train(config(), f"--run.dir={TMP / 'nothing'}", "--resume")
+    expect(result.returncode == 2 and str(TMP / "nothing") in result.stderr, result)
+
+
+def interrupted(number, code):
+    run = TMP / f"signal{number}"
+    words = [str(ROOT / "train"), config(), f"--run.dir={run}", "--train.steps=1000000", "--val.every=0",
+             "--checkpoint.every=0"]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(300):
+            if (run / "log.jsonl").exists() and '"loss"' in (run / "log.jsonl").read_text():
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    expect(process.returncode == code, process.returncode, said)
+    done = max(losses(run))
+    expect(newest(run).name == f"step-{done:08d}", newest(run), done)
+    result = train(config(), f"--run.dir={run}", "--resume", f"--train.steps={done + 2}", "--val.every=0",
+                   "--checkpoint.every=0")
+    expect(result.returncode == 0 and sorted(losses(run)) == list(range(1, done + 3)), result)
+
+
+def test_ctrl_c_saves():
+    interrupted(signal.SIGINT, 130)
+
+
+def test_sigterm_saves():
+    interrupted(signal.SIGTERM, 143)
+
+
+def test_nonfinite_loss_has_its_own_exit_code():
+    run = TMP / "nan"
+    result = train(config(), f"--run.dir={run}", "--model.embedding_init_std=10", "--model.init_std=10",
+                   "--train.lr=10", "--train.clip=0", "--train.steps=200", "--val.every=0", "--checkpoint.every=0")
+    expect(result.returncode == 3, result.returncode, result)
+    expect(re.search(r"step \d+", result.stderr) and "non-finite" in result.stderr, result)
+    expect(records(run)[-1].get("status") == "non-finite loss", records(run)[-1])
+
+
+def test_overfitting_one_batch():
+    run = TMP / "overfit"
+    result = train(config(), f"--run.dir={run}", "--train.overfit_batch=1", "--train.steps=150", "--train.accum=1",
+                   "--train.lr=1e-2", "--val.every=0", "--checkpoint.every=0")
+    expect(result.returncode == 0 and losses(run)[150] < 0.1 * losses(run)[1], result)
+
+
+def test_samples():
+    words = ["sample", TMP / "run", "--prompt=ab", "--sample.tokens=12", "--run.seed=5"]
+    first, second = train(*words), train(*words)
+    expect(first.returncode == 0 and first.stdout.startswith("ab"), first)
+    expect(first.stdout == second.stdout, first, second)
+
+
+def test_sample_without_a_run():
+    result = train("sample", TMP / "nothing", "--prompt=ab")
+    expect(result.returncode == 2 and str(TMP / "nothing") in result.stderr, result)
+
+
+def test_report_again():
+    page = TMP / "run" / "report.html"
+    before = page.read_bytes()
+    page.unlink()
+    expect(train("report", TMP / "run").returncode == 0 and page.read_bytes() == before)
+
+
+def main():
+    shard(TMP / "train.bin", [97 + (i * i // 7) % 26 for i in range(3000)])
+    shard(TMP / "val.bin", [97 + (i * i // 7) % 26 for i in range(5000, 5400)])
+    failures = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_"):
+            continue
+        try:
+            test()
+            print(f"ok - {name[5:]}", flush=True)
+        except Exception as problem:  # the next test still tells something
+            failures += 1
+            print(f"not ok - {name[5:]}\n{type(problem).__name__}: {problem}", flush=True)
+    return failures > 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    finally:
+        shutil.rmtree(TMP, ignore_errors=True)
