@@ -401,6 +401,7 @@ C
     for try_home in "${CUDNN_HOME:-}" "$home"; do
         [ -n "$try_home" ] || continue
         for lib in "$try_home/lib64" "$try_home/lib" ""; do
+            [ -z "$lib" ] || [ -d "$lib" ] || continue
             if try cudnn "-x c++ -I$home/include -I$try_home/include" \
                    "-x none $flags ${lib:+-L$lib -Wl,-rpath,$lib} -lcudnn"; then
                 version=$(cat "$probe/cudnn.out"); cudnn=1
