@@ -1,0 +1,218 @@
+#include "data/story_command.h"
+
+#include "data/story.h"
+#include "data/story_check.h"
+#include "data/story_file.h"
+#include "data/story_parse.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char usage[] =
+    "usage: train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
+    "       train story check FILE [--against=FILE]\n"
+    "       train story entropy FILE\n";
+
+/* --help: the usage on stdout, success. Otherwise the collected errors on stderr. */
+static int fail(Errors *errors, int code) {
+    errors_print(errors, stderr);
+    errors_free(errors);
+    if (code == 2) fputs(usage, stderr);
+    return code;
+}
+
+/* The value of "--name=value" if arg has that name, else NULL. */
+static const char *value_of(const char *arg, const char *name) {
+    const size_t n = strlen(name);
+    return strncmp(arg, name, n) == 0 && arg[n] == '=' ? arg + n + 1 : NULL;
+}
+
+static double parse_number(const char *name, const char *text, double low, double high, Errors *errors) {
+    char *end;
+    const double x = strtod(text, &end);
+    if (end == text || *end || !(x >= low && x <= high))
+        errors_add(errors, "%s=%s: expected a number from %g to %g", name, text, low, high);
+    return x;
+}
+
+typedef struct Split {
+    const char *name;
+    int         stream;
+    double      bytes;   /* written until this many are reached */
+} Split;
+
+static int write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", dir, split.name);
+    FILE *f = fopen(path, "wb");
+    if (!f) {
+        errors_add(errors, "%s: cannot be written (%s)", path, strerror(errno));
+        return 0;
+    }
+    double bits = 0;
+    int64_t written = 0, text_bytes = 0, count = 0;
+    Story s;
+    for (; written < split.bytes; count++) {
+        story_generate(g, seed, split.stream, (uint64_t)count, &s);
+        fwrite(s.text, 1, (size_t)s.length, f);
+        fwrite("\n\n", 1, 2, f);
+        bits += s.bits;
+        text_bytes += s.length;
+        written += s.length + 2;
+    }
+    const int failed = ferror(f);
+    if (fclose(f) != 0 || failed) {
+        errors_add(errors, "%s: writing %lld bytes failed (disk full?)", path, (long long)written);
+        return 0;
+    }
+    if (count > 0)
+        printf("%s: %lld stories, %lld bytes, %.1f bits a story, entropy %.4f bits/byte\n", path, (long long)count,
+               (long long)written, bits / (double)count, bits / (double)text_bytes);
+    return 1;
+}
+
+static int generate(int argc, char **argv) {
+    Errors errors = {0};
+    double bytes = 0, held_out = 0.05, seed = 1;
+    const char *dir = NULL, *value;
+    for (int i = 0; i < argc; i++) {
+        if ((value = value_of(argv[i], "--bytes"))) bytes = parse_number("--bytes", value, 1, 1e13, &errors);
+        else if ((value = value_of(argv[i], "--seed"))) seed = parse_number("--seed", value, 0, 9007199254740992.0, &errors);
+        else if ((value = value_of(argv[i], "--held-out"))) held_out = parse_number("--held-out", value, 0, 0.9, &errors);
+        else if ((value = value_of(argv[i], "--out"))) dir = value;
+        else errors_add(&errors, "unknown argument \"%s\"", argv[i]);
+    }
+    if (seed != floor(seed)) errors_add(&errors, "--seed: expected an integer");
+    if (bytes == 0 && errors.count == 0) errors_add(&errors, "--bytes=N is missing");
+    if (!dir || !*dir) errors_add(&errors, "--out=DIR is missing");
+    if (errors.count) return fail(&errors, 2);
+
+    StoryGrammar *g = story_grammar_create();
+    const Split splits[] = {
+        {"train.txt", STORY_STREAM_TRAIN, bytes * (1 - held_out)},
+        {"held_out.txt", STORY_STREAM_HELD_OUT, bytes * held_out},
+    };
+    if (!g) errors_add(&errors, "no memory for the story grammar");
+    else if (mkdir(dir, 0777) != 0 && errno != EEXIST) errors_add(&errors, "%s: %s", dir, strerror(errno));
+    for (int i = 0; i < 2 && errors.count == 0; i++) write_split(g, dir, splits[i], (uint64_t)seed, &errors);
+    story_grammar_free(g);
+    return errors.count ? fail(&errors, 1) : 0;
+}
+
+/* What `check` counts. */
+typedef struct Tally {
+    int64_t hold, carry, repeated, known_text, fault[STORY_FAULTS];
+} Tally;
+
+static void print_tally(const char *path, const Tally *t, int64_t count, const char *against) {
+    const double percent = 100.0 / (double)count;
+    printf("%s: %lld stories\n", path, (long long)count);
+    printf("holds together: %.1f %%\n", (double)t->hold * percent);
+    printf("carries name and object through: %.1f %%\n", (double)t->carry * percent);
+    printf("repeats an earlier story of the file: %lld\n", (long long)t->repeated);
+    if (against) printf("found in %s: %lld\n", against, (long long)t->known_text);
+    for (int i = 0; i < STORY_FAULTS; i++) {
+        if (t->fault[i]) printf("  %5.1f %% %s\n", (double)t->fault[i] * percent, story_fault_text(i));
+    }
+}
+
+static int check(int argc, char **argv) {
+    Errors errors = {0};
+    const char *path = NULL, *against = NULL, *value;
+    for (int i = 0; i < argc; i++) {
+        if ((value = value_of(argv[i], "--against"))) against = value;
+        else if (argv[i][0] != '-' && !path) path = argv[i];
+        else errors_add(&errors, "unknown argument \"%s\"", argv[i]);
+    }
+    if (!path) errors_add(&errors, "FILE is missing");
+    if (errors.count) return fail(&errors, 2);
+
+    Documents stories = {0}, training = {0};
+    uint64_t *own = NULL, *known = NULL;
+    int code = 2;
+    StoryGrammar *g = story_grammar_create();
+    StoryChecker *checker = g ? story_checker_create(g) : NULL;
+    if (!documents_read(path, &stories, &errors)) goto done;
+    if (against && !documents_read(against, &training, &errors)) goto done;
+    code = 1;
+    own = documents_hashes(&stories);
+    known = documents_hashes(&training);
+    if (!checker || !own || !known) {
+        errors_add(&errors, "no memory to check %s", path);
+        goto done;
+    }
+    Tally tally = {0};
+    for (int64_t i = 0; i < stories.count; i++) {
+        const char *text = stories.bytes + stories.start[i];
+        const unsigned faults = story_check(checker, text, stories.length[i]);
+        tally.hold += faults == 0;
+        tally.carry += (faults & STORY_CARRY_FAULTS) == 0;
+        for (int k = 0; k < STORY_FAULTS; k++) tally.fault[k] += faults >> k & 1;
+        tally.known_text += hashes_contain(known, training.count, document_hash(text, stories.length[i]));
+        tally.repeated += i > 0 && own[i] == own[i - 1];
+    }
+    print_tally(path, &tally, stories.count, against);
+    code = 0;
+done:
+    if (errors.count) fail(&errors, 1);
+    free(own);
+    free(known);
+    documents_free(&stories);
+    documents_free(&training);
+    story_checker_free(checker);
+    story_grammar_free(g);
+    return code;
+}
+
+static int entropy(int argc, char **argv) {
+    Errors errors = {0};
+    if (argc != 1 || argv[0][0] == '-') {
+        errors_add(&errors, "entropy takes one FILE");
+        return fail(&errors, 2);
+    }
+    Documents stories = {0};
+    StoryGrammar *g = story_grammar_create();
+    int code = 2;
+    if (!g) errors_add(&errors, "no memory for the story grammar");
+    if (!g || !documents_read(argv[0], &stories, &errors)) goto done;
+    int64_t parsed = 0, ambiguous = 0, bytes = 0;
+    double bits = 0;
+    for (int64_t i = 0; i < stories.count; i++) {
+        if (stories.length[i] > STORY_MAX_BYTES) continue;
+        const StoryParse p = story_parse(g, stories.bytes + stories.start[i], (int)stories.length[i]);
+        ambiguous += p.derivations > 1;
+        if (p.derivations != 1) continue;
+        parsed++;
+        bits += p.bits;
+        bytes += stories.length[i];
+    }
+    printf("%s: %lld stories, %lld parsed in one way, %lld in several\n", argv[0], (long long)stories.count,
+           (long long)parsed, (long long)ambiguous);
+    if (parsed)
+        printf("entropy: %.4f bits/byte, %.1f bits a story, %.1f bytes a story\n", bits / (double)bytes,
+               bits / (double)parsed, (double)bytes / (double)parsed);
+    code = 0;
+done:
+    if (errors.count) fail(&errors, 1);
+    documents_free(&stories);
+    story_grammar_free(g);
+    return code;
+}
+
+int story_command(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    if (strcmp(what, "generate") == 0) return generate(argc - 2, argv + 2);
+    if (strcmp(what, "check") == 0) return check(argc - 2, argv + 2);
+    if (strcmp(what, "entropy") == 0) return entropy(argc - 2, argv + 2);
+    if (strcmp(what, "--help") == 0) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    Errors errors = {0};
+    errors_add(&errors, "story: expected generate, check or entropy, found \"%s\"", what);
+    return fail(&errors, 2);
+}
