@@ -176,6 +176,8 @@ bool hf_config_read(const char *text, const char *path, Config *config, Errors *
         out.model.rope_low_freq_factor = form.low;
         out.model.rope_high_freq_factor = form.high;
         out.model.rope_original_max_position = (int64_t)form.original;
+    } else {
+        out.model.rope_factor = 1;
     }
     cJSON_Delete(root);
     if (errors->count > before) return false;
@@ -183,13 +185,21 @@ bool hf_config_read(const char *text, const char *path, Config *config, Errors *
     return true;
 }
 
-int64_t hf_config_bos(const char *text)
+HfTokenIds hf_config_token_ids(const char *text)
 {
+    HfTokenIds ids = {.bos = -1, .pad = -1};
     cJSON *root = cJSON_Parse(text);
-    const cJSON *bos = root ? field(root, "bos_token_id") : NULL;
-    int64_t id = cJSON_IsNumber(bos) ? (int64_t)bos->valuedouble : -1;
+    const cJSON *bos = field(root, "bos_token_id"), *pad = field(root, "pad_token_id");
+    const cJSON *eos = field(root, "eos_token_id"), *item;
+    if (cJSON_IsNumber(bos)) ids.bos = (int64_t)bos->valuedouble;
+    if (cJSON_IsNumber(pad)) ids.pad = (int64_t)pad->valuedouble;
+    if (cJSON_IsNumber(eos)) ids.eos[ids.eos_count++] = (int64_t)eos->valuedouble;
+    if (cJSON_IsArray(eos))
+        cJSON_ArrayForEach(item, eos)
+            if (cJSON_IsNumber(item) && ids.eos_count < HF_EOS_IDS)
+                ids.eos[ids.eos_count++] = (int64_t)item->valuedouble;
     cJSON_Delete(root);
-    return id;
+    return ids;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -220,21 +230,25 @@ static void write_rope(cJSON *root, const Config *c)
     cJSON_AddItemToObject(root, "rope_parameters", parameters);
 }
 
-static void write_token_ids(cJSON *root, const Config *c, const char *original)
+static void write_id(cJSON *root, const char *key, int64_t id)
 {
-    static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
-    cJSON *from = original ? cJSON_Parse(original) : NULL;
-    for (int i = 0; i < 3; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(from, keys[i]);
-        cJSON *id = item ? cJSON_Duplicate(item, true) : NULL;
-        if (!id && i == 0 && c->data.boundary_token >= 0)
-            id = cJSON_CreateNumber((double)c->data.boundary_token);
-        cJSON_AddItemToObject(root, keys[i], id ? id : cJSON_CreateNull());
-    }
-    cJSON_Delete(from);
+    cJSON_AddItemToObject(root, key, id < 0 ? cJSON_CreateNull() : cJSON_CreateNumber((double)id));
 }
 
-char *hf_config_write(const Config *c, const char *dtype, const char *original)
+static void write_token_ids(cJSON *root, const HfTokenIds *ids)
+{
+    write_id(root, "bos_token_id", ids->bos);
+    if (ids->eos_count < 2) {
+        write_id(root, "eos_token_id", ids->eos_count ? ids->eos[0] : -1);
+    } else {
+        cJSON *list = cJSON_AddArrayToObject(root, "eos_token_id");
+        for (int i = 0; i < ids->eos_count; i++)
+            cJSON_AddItemToArray(list, cJSON_CreateNumber((double)ids->eos[i]));
+    }
+    write_id(root, "pad_token_id", ids->pad);
+}
+
+char *hf_config_write(const Config *c, const char *dtype, const HfTokenIds *ids)
 {
     int64_t head_dim = c->model.head_dim ? c->model.head_dim : c->model.hidden / c->model.heads;
     int64_t max_position = c->model.max_position ? c->model.max_position : c->train.seq_len;
@@ -263,9 +277,18 @@ char *hf_config_write(const Config *c, const char *dtype, const char *original)
     cJSON_AddTrueToObject(root, "use_cache");
     cJSON_AddBoolToObject(root, "tie_word_embeddings", c->model.tie_embeddings);
     write_rope(root, c);
-    write_token_ids(root, c, original);
+    write_token_ids(root, ids);
     cJSON_AddStringToObject(root, "dtype", dtype);
     cJSON_AddStringToObject(root, "torch_dtype", dtype);
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    return text;
+}
+
+char *hf_generation_config_write(const HfTokenIds *ids)
+{
+    cJSON *root = cJSON_CreateObject();
+    write_token_ids(root, ids);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     return text;

@@ -9,10 +9,20 @@
  * has both must say the same in both. config is unchanged where an error was added. */
 bool hf_config_read(const char *text, const char *path, Config *config, Errors *errors);
 
-/* bos_token_id of a config.json, or -1. */
-int64_t hf_config_bos(const char *text);
+/* Special ids of a config.json. -1 = none. */
+#define HF_EOS_IDS 8
+typedef struct HfTokenIds {
+    int64_t bos, pad;
+    int64_t eos[HF_EOS_IDS];
+    int     eos_count;
+} HfTokenIds;
+
+/* text: of a config.json or generation_config.json; what it does not say is none. */
+HfTokenIds hf_config_token_ids(const char *text);
 
 /* The text of a config.json, owned by the caller; NULL when memory ran out. dtype: "bfloat16", "float16" or
- * "float32". Both RoPE forms are written: transformers 4 reads only the old one, 5 writes only the new one.
- * original: text of the config.json that the model was imported from, whose token ids are kept; or NULL. */
-char *hf_config_write(const Config *config, const char *dtype, const char *original);
+ * "float32". Both RoPE forms are written: transformers 4 reads only the old one, 5 writes only the new. */
+char *hf_config_write(const Config *config, const char *dtype, const HfTokenIds *ids);
+
+/* The text of a generation_config.json with the same ids; same ownership. */
+char *hf_generation_config_write(const HfTokenIds *ids);

@@ -1,0 +1,139 @@
+/* ./train import HF_DIR RUN_DIR [CONFIG]: begins a run with the weights of a Hugging Face model. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
+#include "data/tokenizer.h"
+#include "model/checkpoint.h"
+#include "model/files.h"
+#include "model/hf_export.h"
+#include "model/run.h"
+#include "model/weights_io.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: ./train import HF_DIR RUN_DIR [CONFIG] [--section.key=value ...]\n"
+    "       the model comes from HF_DIR, everything else from CONFIG and the overrides;\n"
+    "       train it with ./train RUN_DIR/config.json --resume";
+
+static void refuse_model_overrides(const Arguments *args, Errors *errors)
+{
+    for (int i = 0; i < args->override_count; i++)
+        if (strncmp(args->overrides[i], "--model.", 8) == 0)
+            errors_add(errors, "%s: the model is what the imported config.json says; leave --model keys out",
+                       args->overrides[i]);
+}
+
+/* The tokenizer of the model becomes the run's where the config names no other and it can be used here. */
+static void adopt_tokenizer(Config *c, const char *hf_dir, const char *run_dir)
+{
+    char *from = files_join(hf_dir, "tokenizer.json");
+    if (from && !*c->data.tokenizer && files_exists(from)) {
+        Errors refused = {0};
+        Tokenizer *tokenizer = tokenizer_load(from, &refused);
+        if (tokenizer && tokenizer_vocab(tokenizer) > c->model.vocab)
+            errors_add(&refused, "it has %lld ids, the model %lld", (long long)tokenizer_vocab(tokenizer),
+                       (long long)c->model.vocab);
+        if (tokenizer && !refused.count)
+            snprintf(c->data.tokenizer, CONFIG_STRING, "%s/" HF_KEPT_DIR "/tokenizer.json", run_dir);
+        for (int i = 0; i < refused.count; i++)
+            fprintf(stderr, "note: %s is kept for the export but not used here: %s\n", from, refused.text[i]);
+        tokenizer_free(tokenizer);
+        errors_free(&refused);
+    }
+    free(from);
+}
+
+/* RUN/hf: the companion files and the original config.json. */
+static bool keep_originals(const char *hf_dir, const char *run_dir, const char *config_text, Errors *errors)
+{
+    char *kept = files_join(run_dir, HF_KEPT_DIR), *path = kept ? files_join(kept, "config.json") : NULL;
+    if (!path) errors_add(errors, "%s: out of memory", run_dir);
+    bool ok = path && files_make_dirs(kept, errors) && hf_copy_companions(hf_dir, kept, errors) &&
+              files_replace(path, config_text, strlen(config_text), errors);
+    free(path);
+    free(kept);
+    return ok;
+}
+
+/* Masters only: nothing is computed, so the working copies are never touched and cost no memory. */
+static Llama *load_model(const Config *config, const char *hf_dir, int *tensors, Errors *errors)
+{
+    static const OpContext ctx = {.layer = -1};
+    Config smallest = *config;
+    smallest.train.micro_batch = smallest.train.seq_len = smallest.train.accum = 1;
+    Safetensors *from = safetensors_open(hf_dir, errors);
+    Llama *model = NULL;
+    if (from) model = llama_create(&smallest, DTYPE_F32, LLAMA_INFER, &cpu_ops, &cpu_device, &ctx, 0, errors);
+    *tensors = model ? weights_load(model, from, NULL, errors) : -1;
+    safetensors_close(from);
+    if (model && *tensors < 0) llama_destroy(model), model = NULL;
+    return model;
+}
+
+static bool begin_run(const Config *c, const Llama *model, const char *hf_dir, const char *config_text,
+                      Errors *errors)
+{
+    CheckpointState state = {.seed = (uint64_t)c->run.seed, .best_val_loss = NAN};
+    snprintf(state.backend, sizeof state.backend, "cpu");
+    snprintf(state.precision, sizeof state.precision, "fp32");
+    char *json = config_to_json(c);
+    if (!json) errors_add(errors, "%s: out of memory", c->run.dir);
+    bool ok = json && run_open(c->run.dir, c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, json, errors) &&
+              keep_originals(hf_dir, c->run.dir, config_text, errors) &&
+              checkpoint_save(c->run.dir, model, &state, errors);
+    free(json);
+    checkpoint_state_free(&state);
+    return ok;
+}
+
+/* Returns the exit code; errors are left for the caller to print. */
+static int import(const char *hf_dir, const char *run_dir, ConfigLoad *load, Errors *errors)
+{
+    Config *c = config_values(load);
+    char *path = files_join(hf_dir, "config.json"), *text = path ? files_read(path, NULL, errors) : NULL;
+    int tensors = 0, code = 2;
+    Llama *model = NULL;
+    if (!text || !hf_config_read(text, path, c, errors)) goto done;
+    if (snprintf(c->run.dir, CONFIG_STRING, "%s", run_dir) >= CONFIG_STRING)
+        errors_add(errors, "RUN_DIR is longer than %d characters", CONFIG_STRING - 1);
+    if (c->data.boundary_token < 0) c->data.boundary_token = hf_config_token_ids(text).bos;
+    adopt_tokenizer(c, hf_dir, run_dir);
+    config_validate(load, errors);
+    run_check(c->run.dir, c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, errors);
+    if (errors->count) goto done;
+    model = load_model(c, hf_dir, &tensors, errors);
+    if (!model) goto done;
+    code = 1;
+    if (!begin_run(c, model, hf_dir, text, errors)) goto done;
+    code = 0;
+    fprintf(stderr, "imported: %d tensors, %lld parameters, from %s to %s\n"
+            "train it with: ./train %s/config.json --resume\n", tensors,
+            (long long)llama_parameters(&model->shape), hf_dir, run_dir, run_dir);
+    if (!*c->data.train)
+        fprintf(stderr, "before that, name token files: data.train in %s/config.json, or --data.train=...\n",
+                run_dir);
+done:
+    llama_destroy(model);
+    free(text);
+    free(path);
+    return code;
+}
+
+int import_command(int argc, char **argv)
+{
+    Errors errors = {0};
+    Arguments args;
+    int code = 2;
+    if (!arguments_parse(&args, argc, argv, NULL, 0, 3, &errors)) return 1;
+    if (args.positional_count < 2) errors_add(&errors, "%s", usage);
+    refuse_model_overrides(&args, &errors);
+    ConfigLoad *load = NULL;
+    if (!errors.count) load = config_load(args.positional[2], args.override_count, args.overrides, &errors);
+    if (load && !errors.count) code = import(args.positional[0], args.positional[1], load, &errors);
+    errors_print(&errors, stderr);
+    errors_free(&errors);
+    config_free(load);
+    arguments_free(&args);
+    return code;
+}
