@@ -8,8 +8,6 @@
 #include "model/checkpoint.h"
 #include "model/files.h"
 #include "model/generate.h"
-#include "model/hf.h"
-#include "model/machine.h"
 #include "model/progress.h"
 #include "model/random.h"
 #include "model/report.h"

@@ -21,19 +21,21 @@ static void open_cpu(Backend *backend, const BackendOptions *options)
 static bool open_cuda(Backend *backend, const BackendOptions *options, Errors *errors)
 {
     CudaOptions cuda = {
-        .plan_only = options->plan_only,
-        .cudnn = options->cudnn,
+        .attention = options->cudnn ? CUDA_ATTENTION_CUDNN : CUDA_ATTENTION_REFERENCE,
         .deterministic = options->deterministic,
-        .workspace_bytes = options->workspace_bytes,
+        .cache_dir = options->cache_dir,
+        .workspace_limit = options->workspace_bytes,
     };
-    CudaInfo info;
-    if (!cuda_backend_open(&backend->ctx, &cuda, &info, errors)) return false;
+    backend->ctx.backend = options->plan_only ? cuda_backend_describe(&cuda, errors) : cuda_backend_open(&cuda, errors);
+    if (!backend->ctx.backend) return false;
     backend->ops = &cuda_ops;
     backend->device = &cuda_device;
     backend->act = DTYPE_BF16;
-    memcpy(backend->hardware, info.hardware, sizeof info.hardware);
-    memcpy(backend->libraries, info.libraries, sizeof info.libraries);
-    backend->memory_total = info.memory_total;
+    if (options->plan_only) return true;
+    size_t used;
+    backend->ctx.stream = cuda_backend_stream(backend->ctx.backend);
+    cuda_backend_memory(&used, &backend->memory_total);
+    snprintf(backend->libraries, sizeof backend->libraries, "%s", cuda_backend_versions(backend->ctx.backend));
     return true;
 }
 #endif
@@ -65,7 +67,7 @@ bool backend_open(Backend *backend, const BackendOptions *options, Errors *error
 void backend_close(Backend *backend)
 {
 #ifdef WITH_CUDA
-    if (backend->device == &cuda_device) cuda_backend_close(&backend->ctx);
+    if (backend->device == &cuda_device) cuda_backend_close(backend->ctx.backend);
 #endif
     *backend = (Backend){0};
 }
@@ -73,7 +75,11 @@ void backend_close(Backend *backend)
 size_t backend_memory_used(const Backend *backend)
 {
 #ifdef WITH_CUDA
-    if (backend->device == &cuda_device) return cuda_memory_used();
+    if (backend->device == &cuda_device) {
+        size_t used, total;
+        cuda_backend_memory(&used, &total);
+        return used;
+    }
 #endif
     (void)backend;
     return (size_t)machine_resident();

@@ -13,6 +13,7 @@ typedef struct BackendOptions {
     bool        cudnn;              /* attention by cuDNN, else the reference kernels */
     bool        deterministic;
     size_t      workspace_bytes;    /* limit for library workspaces on a GPU */
+    const char *cache_dir;          /* measured kernel choices are kept here; NULL = measure at each start */
 } BackendOptions;
 
 typedef struct Backend {

@@ -5,3 +5,5 @@ int train_command(int argc, char **argv);
 int sample_command(int argc, char **argv);
 int logits_command(int argc, char **argv);
 int bench_command(int argc, char **argv);
+int import_command(int argc, char **argv);
+int export_command(int argc, char **argv);

@@ -70,6 +70,7 @@ bool setup_data(Setup *setup, Errors *errors)
     if (!*c->data.train) errors_add(errors, "%s: data.train is empty; name token files, as `./train tokenize` writes them",
                                     config_where(setup->load, "data.train"));
     else setup->train_set = shards_open(c->data.train, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    if (!*c->data.val && c->val.every) fprintf(stderr, "note: data.val is empty, so nothing is validated\n");
     if (*c->data.val) setup->val_set = shards_open(c->data.val, (ShardDtype)c->data.dtype, c->model.vocab, errors);
     if (setup->train_set && options.boundary < 0) options.boundary = setup->train_set->boundary;
     if (setup->train_set) setup->train = loader_create(setup->train_set, &options, errors);
