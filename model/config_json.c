@@ -279,18 +279,41 @@ static char *read_all(const char *path, size_t *length, Errors *errors)
     return NULL;
 }
 
-/* What is wrong at a place where cJSON stopped. */
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+/* The place where cJSON stopped, set right: at a name without quotes it has gone one byte too far. */
+static const char *error_place(const char *text, const char *stop)
+{
+    if (stop - text >= 2 && !is_space(stop[-1]) && stop[-1] != '"') {
+        const char *before = stop - 2;
+        while (before > text && is_space(*before)) before--;
+        if (*before == '{' || *before == ',') return stop - 1;
+    }
+    return skip_space(stop);
+}
+
+static bool in_string(const char *text, const char *at)
+{
+    bool inside = false;
+    for (; text < at; text++) {
+        if (*text == '"') inside = !inside;
+        else if (inside && *text == '\\') text++;
+    }
+    return inside;
+}
+
+/* What is wrong at such a place. */
 static const char *syntax_hint(const char *text, const char *at)
 {
     const char *before = at;
-    while (before > text && strchr(" \t\r\n", before[-1])) before--;
+    while (before > text && is_space(before[-1])) before--;
     char previous = before > text ? before[-1] : 0;
-    if (!*skip_space(at)) return "the file ends before its braces and quotes are closed";
+    if (!*at) return "the file ends before its braces and quotes are closed";
     if (previous == ',' && (*at == '}' || *at == ']')) return "a comma before a closing bracket";
+    if (in_string(text, at)) return "a string without its closing quote";
     if (*at == '/' || *at == '#') return "JSON has no comments; use a \"_comment\" key";
     if (*at == '\'') return "strings stand in double quotes";
-    if (*at == '"' && previous != ',' && previous != '{' && previous != ':')
-        return "a comma or colon is missing";
+    if (previous && !strchr(",:{[", previous) && !strchr(",:}]", *at)) return "a comma or colon is missing";
     return "a syntax error";
 }
 
@@ -308,8 +331,7 @@ void config_read_file(ConfigLoad *load, Errors *errors)
     if (nul) {
         errors_add(errors, "%s:%d: a NUL byte, so this is no text file", path, line_of(text, nul));
     } else if (!root) {
-        if (!end) end = text;
-        end = skip_space(end);
+        end = error_place(text, end ? end : text);
         errors_add(errors, "%s:%d: %s, near \"%.*s\"", path, line_of(text, end), syntax_hint(text, end),
                    (int)strcspn(end, "\r\n") < 24 ? (int)strcspn(end, "\r\n") : 24, end);
     } else if (*skip_space(end)) {

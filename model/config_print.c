@@ -92,9 +92,9 @@ void config_print_help(FILE *out)
 {
     fputs("Settings: the command line (--section.key=value, the last one counts) goes before the file,\n"
           "and that before the default. In the file each section is an object: {\"train\": {\"lr\": 3e-4}}.\n"
-          "Booleans are true and false, on the command line also on and off. [ ] include the end of a range,\n"
-          "( ) exclude it. Keys named \"_comment\" are permitted anywhere in the file and ignored; other\n"
-          "unknown keys are errors.\n\n",
+          "Booleans are true and false, on the command line also on and off. [ ] include the end of a\n"
+          "range, ( ) exclude it. Keys named \"_comment\" are permitted anywhere in the file and ignored;\n"
+          "other unknown keys are errors.\n\n",
           out);
     print_key_help(out, config_find("schema_version"));
     for (int s = 0; s < CONFIG_SECTIONS; s++) {

@@ -214,12 +214,6 @@ static void check_data(const ConfigLoad *load, Errors *errors)
     const Config *c = &load->values;
     check_globs(load, "data.train", errors);
     check_globs(load, "data.val", errors);
-    if (GOOD(load, "data.train") && !*c->data.train)
-        errors_add(errors, "%s: no training data; set it to the shards' paths, such as data/train_*.bin",
-                   said(load, "data.train").text);
-    if (GOOD(load, "data.val", "val.every") && c->val.every && !*c->data.val)
-        errors_add(errors, "%s: no validation data for %s; set it, or val.every to 0",
-                   said(load, "data.val").text, said(load, "val.every").text);
     if (GOOD(load, "data.tokenizer", "sample.every") && c->sample.every && !*c->data.tokenizer)
         errors_add(errors, "%s needs data.tokenizer to write text; set it, or sample.every to 0",
                    said(load, "sample.every").text);
