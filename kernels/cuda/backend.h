@@ -1,0 +1,121 @@
+/* What the CUDA files share: the backend's state, error checks, and the entry points between them. */
+#pragma once
+extern "C" {
+#include "kernels/cuda/cuda.h"
+}
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+struct GemmTable;
+struct AttentionPlans;
+
+struct CudaBackend {
+    CudaOptions      options;
+    char             cache_dir[512];    /* behind options.cache_dir */
+    bool             planning;          /* no device behind it */
+    cudaStream_t     stream;
+    cublasLtHandle_t lt;
+    GemmTable       *gemms;             /* one entry a shape: descriptors and the chosen algorithm */
+    AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
+    char             gpu[256];          /* device name */
+    char             versions[512];
+};
+
+static inline CudaBackend *backend_of(const OpContext *ctx) { return (CudaBackend *)ctx->backend; }
+static inline cudaStream_t stream_of(const OpContext *ctx) { return (cudaStream_t)ctx->stream; }
+
+/* Ends the process with exit code 1 after one line: file, line, op, cause. */
+[[noreturn]] void cuda_fail(const char *file, int line, const char *op, const char *call, const char *cause);
+
+#define CUDA_CHECK(op, call)                                                                      \
+    do {                                                                                          \
+        cudaError_t status_ = (call);                                                             \
+        if (status_ != cudaSuccess) cuda_fail(__FILE__, __LINE__, op, #call, cudaGetErrorString(status_)); \
+    } while (0)
+
+#define LAUNCH_CHECK(op) CUDA_CHECK(op_name(op), cudaGetLastError())
+
+/* The workspace: cublasLt's share first, then the op's own scratch. */
+enum { GEMM_WORKSPACE = 32 << 20 };
+
+static inline void *op_scratch(const OpContext *ctx) { return (char *)ctx->workspace + GEMM_WORKSPACE; }
+static inline size_t op_scratch_bytes(const OpContext *ctx)
+{
+    return ctx->workspace_bytes > GEMM_WORKSPACE ? ctx->workspace_bytes - GEMM_WORKSPACE : 0;
+}
+
+/* ---- GEMM (unfused/gemm_lt.cu) ------------------------------------------------------------------ */
+
+typedef enum GemmForm {
+    GEMM_NT,    /* d = a b^T    a: [M, K]  b: [N, K] */
+    GEMM_NN,    /* d = a b      a: [M, K]  b: [K, N] */
+    GEMM_TN,    /* d = a^T b    a: [K, M]  b: [K, N] */
+} GemmForm;
+
+/* d (+ c): a and b bf16, d bf16 or f32, accumulated in f32. c has d's shape, stride and dtype, and may be d;
+ * c.data NULL: nothing is added. The first call of a shape outside a capture measures and so waits. */
+void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c);
+
+GemmTable *gemm_table_open(CudaBackend *backend);
+void gemm_table_close(GemmTable *table);
+char *gemm_table_text(const GemmTable *table);
+bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors);
+
+/* ---- attention ---------------------------------------------------------------------------------- */
+
+/* cuDNN (attention_cudnn.cpp). False where it cannot take the shape: the reference does. */
+bool cudnn_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, AttentionShape shape);
+bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
+                         AttentionShape shape);
+void cudnn_plans_close(AttentionPlans *plans);
+const char *cudnn_version_text();
+bool cudnn_built();
+
+void reference_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, AttentionShape shape);
+void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                             const float *lse, AttentionShape shape);
+
+/* ---- ops, one file each in unfused/ --------------------------------------------------------------- */
+
+void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *tokens, Tensor table);
+void cuda_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope);
+void cuda_qkv_grad(const OpContext *ctx, Tensor dqkv, RowSums zdz, Tensor qkv, RowNorm norm, Rope rope);
+void cuda_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w,
+                   Tensor residual, const float *gamma);
+void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm);
+void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
+                  RowNorm norm);
+void cuda_head(const OpContext *ctx, const HeadChunk *h);
+void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats);
+void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
+                  bool accumulate);
+void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate);
+void cuda_head_eval(const OpContext *ctx, const HeadChunk *h);
+void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h);
+void cuda_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);
+void cuda_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq);
+void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
+                  RowNorm norm, RowSums zdz);
+void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
+                   bool accumulate);
+void cuda_fold(const OpContext *ctx, const Weight *w);
+void cuda_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq);
+void cuda_clip(const OpContext *ctx, const double *sumsq, int count, const Hyper *hyper, StepStats *stats);
+void cuda_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const StepStats *stats);
+void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache, int64_t past,
+                           AttentionShape shape);
+int64_t cuda_count_nonfinite(const OpContext *ctx, Tensor t);
+
+/* ---- shared by ops (weights.cu, head_grad.cu) -------------------------------------------------------- */
+
+/* Sum of squares of a packed f32 matrix into *out, in one fixed order. */
+void cuda_sum_squares(const OpContext *ctx, OpId op, Tensor grad, double *sumsq);
+
+/* out (+)= sum over rows of partial, in one fixed order.     out: [cols] f32  partial: [rows, cols] f32 */
+void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows, int64_t cols,
+                      bool accumulate);
+
+/* Bytes of op scratch for a weight of this size, and for a head chunk of this size. */
+size_t cuda_norm_scratch(int64_t rows, int64_t cols, bool folded);
+size_t cuda_head_dx_scratch(int64_t rows, int64_t cols);
+size_t reference_attention_scratch(AttentionShape shape);

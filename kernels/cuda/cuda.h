@@ -1,0 +1,48 @@
+/* The CUDA backend as the host sees it: device, ops, and the state that stands behind OpContext.backend. */
+#pragma once
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "model/errors.h"
+
+typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } CudaAttention;
+
+typedef struct CudaOptions {
+    CudaAttention attention;
+    bool          deterministic;        /* attention backward sums in one fixed order */
+    const char   *cache_dir;            /* measured GEMM choices are kept here; NULL = measure at each start */
+    size_t        workspace_limit;      /* bytes that library workspaces may take in all */
+} CudaOptions;
+
+extern const Ops cuda_ops;
+extern const Device cuda_device;
+
+/* Whether training can run here: a driver, a device, and code in this binary for it. Otherwise false, with
+ * one sentence in why[size] that says what is missing and what mends it. Needs no driver to be called. */
+bool cuda_usable(char *why, size_t size);
+
+/* State for OpContext.backend. Uses the current device. NULL with an error added on failure. */
+void *cuda_backend_open(const CudaOptions *options, Errors *errors);
+
+/* The same for planning only: parts, workspace_bytes and choice work with it, on any machine. */
+void *cuda_backend_describe(const CudaOptions *options, Errors *errors);
+
+void cuda_backend_close(void *backend);
+
+/* The stream that all work of this backend runs on: OpContext.stream. */
+void *cuda_backend_stream(void *backend);
+
+/* Device, driver and library versions in one line. Bits are reproducible only where it is the same. */
+const char *cuda_backend_versions(const void *backend);
+
+/* Bytes of device memory in use by this process and others, and in all. */
+void cuda_backend_memory(size_t *used, size_t *total);
+
+/* The GEMM choices made so far, one a line, for the checkpoint. Caller frees. */
+char *cuda_backend_choices(const void *backend);
+
+/* Uses the choices of a checkpoint instead of measuring. Call before the first op. False, with an error added,
+ * where a line cannot be used here: the run continues, but not bitwise. */
+bool cuda_backend_restore(void *backend, const char *choices, Errors *errors);
+
+/* Nsight's capture range: cudaProfilerStart and cudaProfilerStop. */
+void cuda_profiler(bool on);

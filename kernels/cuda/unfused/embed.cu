@@ -1,0 +1,69 @@
+/* Token lookup with the first norm's sum of squares, and its gradient. */
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/vec.cuh"
+
+/* One block a row. */
+template <int V>
+__global__ void embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens, const bf16 *table,
+                          int64_t table_stride, int64_t cols)
+{
+    int64_t row = blockIdx.x;
+    const bf16 *from = table + tokens[row] * table_stride;
+    bf16 *to = x + row * stride;
+    float sum = 0;
+    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
+        float v[V];
+        load(from + c, v);
+        store(to + c, v);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum += v[i] * v[i];
+    }
+    put_sum(sumsq, row, block_sum(sum));
+}
+
+void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *tokens, Tensor table)
+{
+    bool wide = vectorised(x) && vectorised(table);
+    auto kernel = wide ? embed_fwd<8> : embed_fwd<1>;
+    kernel<<<(unsigned)x.rows, row_threads(x.cols, wide ? 8 : 1), 0, stream_of(ctx)>>>(
+        (bf16 *)x.data, x.stride, sumsq, tokens, (const bf16 *)table.data, table.stride, x.cols);
+    LAUNCH_CHECK(OP_EMBED);
+}
+
+/* One block a position of `order` and stretch of columns; the first position of a token's run adds up the
+ * whole run, so every table row has one writer and one order of summation. */
+template <int V>
+__global__ void embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
+                          int64_t dx_stride, int64_t rows, int64_t cols)
+{
+    int64_t first = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * (int64_t)V;
+    int32_t token = tokens[order[first]];
+    if ((first && tokens[order[first - 1]] == token) || c >= cols) return;
+    float *to = grad + token * stride + c;
+    float sum[V];
+    load(to, sum);
+    for (int64_t i = first; i < rows; i++) {
+        int64_t row = order[i];
+        if (tokens[row] != token) break;
+        float v[V];
+        load(dx + row * dx_stride + c, v);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += v[j];
+    }
+    store(to, sum);
+}
+
+void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
+                   bool accumulate)
+{
+    if (!accumulate)
+        CUDA_CHECK("embed_dw", cudaMemset2DAsync(grad.data, grad.stride * sizeof(float), 0,
+                                                 grad.cols * sizeof(float), grad.rows, stream_of(ctx)));
+    bool wide = vectorised(dx) && vectorised(grad);
+    int threads = row_threads(dx.cols, wide ? 8 : 1, 128), width = threads * (wide ? 8 : 1);
+    dim3 grid((unsigned)dx.rows, (unsigned)((dx.cols + width - 1) / width));
+    auto kernel = wide ? embed_bwd<8> : embed_bwd<1>;
+    kernel<<<grid, threads, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, tokens, order,
+                                                 (const bf16 *)dx.data, dx.stride, dx.rows, dx.cols);
+    LAUNCH_CHECK(OP_EMBED_DW);
+}

@@ -1,0 +1,345 @@
+/* Matrix products by cublasLt. Each shape gets descriptors once and the fastest of the algorithms that the
+ * library proposes for it, measured on the operands of its first call and kept on disk. */
+#include "kernels/cuda/backend.h"
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <sys/stat.h>
+#include <vector>
+
+enum {
+    PROPOSALS = 12,             /* algorithms measured a shape */
+    ROUNDS = 7,                 /* timed runs of each, interleaved; the first is a warm-up */
+};
+static const double MEASURE_FLOPS = 2e9;    /* smaller products take the first proposal */
+
+struct GemmShape {
+    GemmForm form;
+    Dtype    out;
+    bool     add;               /* a second matrix is added */
+    int64_t  m, n, k, ld_d, ld_a, ld_b;
+};
+
+struct GemmEntry {
+    GemmShape shape;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;     /* as cublasLt sees them: column-major, so operands swap places */
+    cublasLtMatmulAlgo_t algo;
+    double microseconds;                /* as measured; 0 = not measured */
+    bool ready;                         /* descriptors exist and the algorithm has been checked */
+};
+
+struct GemmTable {
+    std::vector<GemmEntry> entries;
+    std::string file;                   /* choices of earlier starts; empty = none kept */
+};
+
+static const char *const form_names[] = {"NT", "NN", "TN"};
+
+#define LT_CHECK(op, call)                                                                        \
+    do {                                                                                          \
+        cublasStatus_t status_ = (call);                                                          \
+        if (status_ != CUBLAS_STATUS_SUCCESS)                                                     \
+            cuda_fail(__FILE__, __LINE__, op, #call, cublasLtGetStatusString(status_));           \
+    } while (0)
+
+/* ---- choices as text: one line a shape ---------------------------------------------------------------- */
+
+static bool same_shape(const GemmShape &x, const GemmShape &y)
+{
+    return x.form == y.form && x.out == y.out && x.add == y.add && x.m == y.m && x.n == y.n && x.k == y.k &&
+           x.ld_d == y.ld_d && x.ld_a == y.ld_a && x.ld_b == y.ld_b;
+}
+
+/* "NT bf16 + 16384 3072 2048 ld 3072 2048 2048 us 312.5 algo 0011...": the algorithm is cublasLt's own 64 bytes,
+ * valid for one version of it. */
+static std::string entry_line(const GemmEntry &e)
+{
+    char text[256];
+    const GemmShape &s = e.shape;
+    snprintf(text, sizeof text,
+             "%s %s %c %" PRId64 " %" PRId64 " %" PRId64 " ld %" PRId64 " %" PRId64 " %" PRId64 " us %.1f algo ",
+             form_names[s.form], s.out == DTYPE_F32 ? "f32" : "bf16", s.add ? '+' : '-', s.m, s.n, s.k, s.ld_d, s.ld_a,
+             s.ld_b, e.microseconds);
+    std::string line = text;
+    const unsigned char *bytes = (const unsigned char *)&e.algo;
+    for (size_t i = 0; i < sizeof e.algo; i++) {
+        snprintf(text, sizeof text, "%02x", bytes[i]);
+        line += text;
+    }
+    return line;
+}
+
+static bool parse_line(const char *line, GemmEntry *e)
+{
+    char form[3], out[5], add, hex[2 * sizeof(cublasLtMatmulAlgo_t) + 1];
+    GemmShape s = {};
+    if (sscanf(line,
+               "%2s %4s %c %" SCNd64 " %" SCNd64 " %" SCNd64 " ld %" SCNd64 " %" SCNd64 " %" SCNd64
+               " us %lf algo %128[0-9a-f]",
+               form, out, &add, &s.m, &s.n, &s.k, &s.ld_d, &s.ld_a, &s.ld_b, &e->microseconds, hex) != 11 ||
+        strlen(hex) != sizeof hex - 1)
+        return false;
+    int f = 0;
+    while (f < 3 && strcmp(form, form_names[f])) f++;
+    if (f == 3 || (strcmp(out, "f32") && strcmp(out, "bf16")) || (add != '+' && add != '-')) return false;
+    s.form = (GemmForm)f, s.out = strcmp(out, "f32") ? DTYPE_BF16 : DTYPE_F32, s.add = add == '+';
+    e->shape = s;
+    e->ready = false;
+    unsigned char *bytes = (unsigned char *)&e->algo;
+    for (size_t i = 0; i < sizeof e->algo; i++) {
+        unsigned byte;
+        sscanf(hex + 2 * i, "%2x", &byte);
+        bytes[i] = (unsigned char)byte;
+    }
+    return true;
+}
+
+/* Lines of text become entries; false where one does not read. Later lines win. */
+static bool read_lines(GemmTable *table, const char *text)
+{
+    bool all = true;
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+        GemmEntry e = {};
+        std::string one(line, length);
+        if (parse_line(one.c_str(), &e)) {
+            bool known = false;
+            for (GemmEntry &old : table->entries)
+                if (same_shape(old.shape, e.shape)) old = e, known = true;
+            if (!known) table->entries.push_back(e);
+        } else if (length) {
+            all = false;
+        }
+        line += length + (line[length] == '\n');
+    }
+    return all;
+}
+
+static bool make_folder(const std::string &path)
+{
+    for (size_t at = 1; at <= path.size(); at++)
+        if (at == path.size() || path[at] == '/')
+            if (mkdir(path.substr(0, at).c_str(), 0777) && errno != EEXIST) return false;
+    return true;
+}
+
+GemmTable *gemm_table_open(CudaBackend *backend)
+{
+    GemmTable *table = new GemmTable;
+    if (!backend->options.cache_dir || !make_folder(backend->options.cache_dir)) return table;
+    std::string gpu = backend->gpu;
+    for (char &c : gpu)
+        if (!isalnum((unsigned char)c)) c = '-';
+    table->file = std::string(backend->options.cache_dir) + "/gemm-" + gpu + "-cublaslt-" +
+                  std::to_string(cublasLtGetVersion()) + ".txt";
+    if (FILE *f = fopen(table->file.c_str(), "rb")) {
+        std::string text;
+        char buffer[4096];
+        for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) text.append(buffer, n);
+        fclose(f);
+        read_lines(table, text.c_str());
+    }
+    return table;
+}
+
+static void release(GemmEntry *e)
+{
+    if (!e->ready) return;
+    cublasLtMatrixLayoutDestroy(e->a);
+    cublasLtMatrixLayoutDestroy(e->b);
+    cublasLtMatrixLayoutDestroy(e->d);
+    cublasLtMatmulDescDestroy(e->desc);
+    e->ready = false;
+}
+
+void gemm_table_close(GemmTable *table)
+{
+    for (GemmEntry &e : table->entries) release(&e);
+    delete table;
+}
+
+char *gemm_table_text(const GemmTable *table)
+{
+    std::string text;
+    for (const GemmEntry &e : table->entries)
+        if (e.ready) text += entry_line(e) + "\n";
+    return strdup(text.c_str());
+}
+
+bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors)
+{
+    if (read_lines(backend->gemms, text)) return true;
+    errors_add(errors, "the checkpoint's GEMM choices do not read; the run continues with measured ones, not bitwise");
+    return false;
+}
+
+static void keep(const GemmTable *table, const GemmEntry &e)
+{
+    if (table->file.empty()) return;
+    if (FILE *f = fopen(table->file.c_str(), "ab")) {
+        fprintf(f, "%s\n", entry_line(e).c_str());
+        fclose(f);
+    }
+}
+
+/* ---- one product ---------------------------------------------------------------------------------------- */
+
+/* Row-major d = op(a) op(b) is, seen column-major, d^T = op(b)^T op(a)^T: b comes first, and a matrix that is
+ * contiguous along K counts as transposed when it is cublasLt's first operand. */
+static void describe(GemmEntry *e, const char *op)
+{
+    const GemmShape &s = e->shape;
+    cublasOperation_t first = s.form == GEMM_NT ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = s.form == GEMM_TN ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t out = s.out == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    LT_CHECK(op, cublasLtMatmulDescCreate(&e->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    LT_CHECK(op, cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    LT_CHECK(op, cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    LT_CHECK(op, s.form == GEMM_NT ? cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, s.k, s.n, s.ld_b)
+                                   : cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, s.n, s.k, s.ld_b));
+    LT_CHECK(op, s.form == GEMM_TN ? cublasLtMatrixLayoutCreate(&e->a, CUDA_R_16BF, s.m, s.k, s.ld_a)
+                                   : cublasLtMatrixLayoutCreate(&e->a, CUDA_R_16BF, s.k, s.m, s.ld_a));
+    LT_CHECK(op, cublasLtMatrixLayoutCreate(&e->d, out, s.n, s.m, s.ld_d));
+    e->ready = true;
+}
+
+static cublasStatus_t multiply(const OpContext *ctx, const GemmEntry &e, const cublasLtMatmulAlgo_t *algo, void *d,
+                               const void *a, const void *b, const void *c)
+{
+    float one = 1.0f, beta = c ? 1.0f : 0.0f;
+    return cublasLtMatmul(backend_of(ctx)->lt, e.desc, &one, b, e.b, a, e.a, &beta, c ? c : d, e.d, d, e.d, algo,
+                          ctx->workspace, GEMM_WORKSPACE, stream_of(ctx));
+}
+
+/* Largest power of two up to 16 that divides both the address and the row pitch. */
+static uint32_t alignment(const void *data, int64_t pitch_bytes)
+{
+    uint32_t bits = (uint32_t)(uintptr_t)data | (uint32_t)pitch_bytes | 16u;
+    return bits & (~bits + 1);
+}
+
+static std::vector<cublasLtMatmulAlgo_t> propose(const OpContext *ctx, const char *op, const GemmEntry &e,
+                                                 const Tensor &d, const Tensor &a, const Tensor &b, const Tensor &c)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found[PROPOSALS];
+    size_t workspace = GEMM_WORKSPACE;
+    int count = 0;
+    uint32_t align_d = alignment(d.data, d.stride * dtype_bytes(d.dtype));
+    uint32_t align_a = alignment(a.data, a.stride * 2), align_b = alignment(b.data, b.stride * 2);
+    uint32_t align_c = c.data ? alignment(c.data, c.stride * dtype_bytes(c.dtype)) : align_d;
+    LT_CHECK(op, cublasLtMatmulPreferenceCreate(&preference));
+    auto set = [&](cublasLtMatmulPreferenceAttributes_t what, const void *value, size_t size) {
+        LT_CHECK(op, cublasLtMatmulPreferenceSetAttribute(preference, what, value, size));
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_b, sizeof align_b);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_d, sizeof align_d);
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, preference,
+                                                           PROPOSALS, found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    std::vector<cublasLtMatmulAlgo_t> algos;
+    for (int i = 0; i < count && status == CUBLAS_STATUS_SUCCESS; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) algos.push_back(found[i].algo);
+    if (algos.empty()) {
+        const GemmShape &s = e.shape;
+        char cause[256];
+        snprintf(cause, sizeof cause, "cublasLt knows no algorithm for %s [%" PRId64 ", %" PRId64 "] over %" PRId64,
+                 form_names[s.form], s.m, s.n, s.k);
+        cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmulAlgoGetHeuristic", cause);
+    }
+    return algos;
+}
+
+/* The fastest of `algos`, each timed in turn so that the card is equally warm for all. */
+static size_t fastest(const OpContext *ctx, const char *op, const GemmEntry &e,
+                      const std::vector<cublasLtMatmulAlgo_t> &algos, void *d, const void *a, const void *b,
+                      const void *c, double *microseconds)
+{
+    cudaStream_t stream = stream_of(ctx);
+    cudaEvent_t start, end;
+    std::vector<std::vector<float>> times(algos.size());
+    CUDA_CHECK(op, cudaEventCreate(&start));
+    CUDA_CHECK(op, cudaEventCreate(&end));
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t i = 0; i < algos.size(); i++) {
+            float ms = 0;
+            CUDA_CHECK(op, cudaEventRecord(start, stream));
+            cublasStatus_t status = multiply(ctx, e, &algos[i], d, a, b, c);
+            CUDA_CHECK(op, cudaEventRecord(end, stream));
+            CUDA_CHECK(op, cudaEventSynchronize(end));
+            CUDA_CHECK(op, cudaEventElapsedTime(&ms, start, end));
+            if (round) times[i].push_back(status == CUBLAS_STATUS_SUCCESS ? ms : 1e30f);
+        }
+    CUDA_CHECK(op, cudaEventDestroy(start));
+    CUDA_CHECK(op, cudaEventDestroy(end));
+    size_t best = 0;
+    float least = 1e30f;
+    for (size_t i = 0; i < algos.size(); i++) {
+        std::vector<float> &t = times[i];
+        for (size_t j = 1; j < t.size(); j++)   /* insertion sort: six numbers */
+            for (size_t k = j; k && t[k] < t[k - 1]; k--) std::swap(t[k], t[k - 1]);
+        if (t[t.size() / 2] < least) least = t[t.size() / 2], best = i;
+    }
+    *microseconds = least * 1e3;
+    return best;
+}
+
+/* Measuring must not change what the op adds to: a sum in place is measured into the op's scratch. */
+static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d, Tensor a, Tensor b, Tensor c)
+{
+    std::vector<cublasLtMatmulAlgo_t> algos = propose(ctx, op, *e, d, a, b, c);
+    cudaStreamCaptureStatus capture;
+    CUDA_CHECK(op, cudaStreamIsCapturing(stream_of(ctx), &capture));
+    const GemmShape &s = e->shape;
+    size_t bytes = (size_t)((s.m - 1) * s.ld_d + s.n) * dtype_bytes(s.out);
+    bool in_place = c.data && c.data == d.data;
+    void *target = in_place ? op_scratch(ctx) : d.data;
+    e->algo = algos[0];
+    if (capture != cudaStreamCaptureStatusNone || 2.0 * s.m * s.n * s.k < MEASURE_FLOPS || algos.size() == 1 ||
+        (in_place && op_scratch_bytes(ctx) < bytes))
+        return;
+    e->algo = algos[fastest(ctx, op, *e, algos, target, a.data, b.data, c.data, &e->microseconds)];
+    keep(backend_of(ctx)->gemms, *e);
+}
+
+static GemmEntry *entry_for(const OpContext *ctx, const char *op, const GemmShape &s, Tensor d, Tensor a, Tensor b,
+                            Tensor c)
+{
+    GemmTable *table = backend_of(ctx)->gemms;
+    for (GemmEntry &e : table->entries)
+        if (same_shape(e.shape, s)) {
+            if (e.ready) return &e;
+            describe(&e, op);   /* read from a file: cublasLt says whether it still holds */
+            cublasLtMatmulHeuristicResult_t result;
+            if (cublasLtMatmulAlgoCheck(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, &e.algo, &result) !=
+                    CUBLAS_STATUS_SUCCESS ||
+                result.workspaceSize > GEMM_WORKSPACE)
+                choose(ctx, op, &e, d, a, b, c);
+            return &e;
+        }
+    GemmEntry e = {};
+    e.shape = s;
+    describe(&e, op);
+    choose(ctx, op, &e, d, a, b, c);
+    table->entries.push_back(e);
+    return &table->entries.back();
+}
+
+void gemm(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
+{
+    const char *op = op_name(id);
+    GemmShape s = {};
+    s.form = form, s.out = d.dtype;
+    s.add = c.data && c.dtype == DTYPE_BF16;    /* beta does not matter to the choice for f32 accumulators */
+    s.m = d.rows, s.n = d.cols, s.k = form == GEMM_TN ? a.rows : a.cols;
+    s.ld_d = d.stride, s.ld_a = a.stride, s.ld_b = b.stride;
+    GemmEntry *e = entry_for(ctx, op, s, d, a, b, c);
+    LT_CHECK(op, multiply(ctx, *e, &e->algo, d.data, a.data, b.data, c.data));
+}

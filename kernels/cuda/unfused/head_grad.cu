@@ -1,0 +1,85 @@
+/* The head's backward pass: gradient of the residual stream, of the final norm and of the head's weight. */
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/vec.cuh"
+
+enum { ROWS_A_BLOCK = 16 };
+
+/* dx: E table on entry, the gradient on exit. Each block leaves the sum of u x over its rows in `partial`,
+ * [blocks, cols]. A block has ROWS_A_BLOCK rows and a stretch of columns. */
+template <int V>
+__global__ void head_dx_rows(bf16 *dx, int64_t stride, float *partial, HeadChunk h, const float *gamma)
+{
+    int64_t cols = h.x.cols, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
+    if (c >= cols) return;
+    int64_t first = blockIdx.x * (int64_t)ROWS_A_BLOCK, end = min(first + ROWS_A_BLOCK, h.x.rows);
+    float g[V], sum[V] = {};
+    load(gamma + c, g);
+    for (int64_t row = first; row < end; row++) {
+        float u[V], x[V], w[V];
+        load(dx + row * stride + c, u);
+        load((const bf16 *)h.x.data + row * h.x.stride + c, x);
+        load((const bf16 *)h.table.data + h.targets[row] * h.table.stride + c, w);
+        float alpha = h.alpha[row], beta = h.beta[row], s = h.s[row];
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float v = alpha * u[i] - beta * w[i];
+            sum[i] += v * x[i];
+            u[i] = v * g[i] - s * x[i];
+        }
+        store(dx + row * stride + c, u);
+    }
+    store(partial + blockIdx.x * cols + c, sum);
+}
+
+size_t cuda_head_dx_scratch(int64_t rows, int64_t cols)
+{
+    return (size_t)((rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK * cols) * sizeof(float);
+}
+
+void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
+                  bool accumulate)
+{
+    gemm(ctx, OP_HEAD_DX, GEMM_NN, dx, h->e, h->table, Tensor{});
+    float *partial = (float *)op_scratch(ctx);
+    bool wide = vectorised(dx) && vectorised(h->x) && vectorised(h->table) && ((uintptr_t)gamma & 15) == 0;
+    int V = wide ? 8 : 1, threads = row_threads(dx.cols, V, 128), width = threads * V;
+    dim3 grid((unsigned)((dx.rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK), (unsigned)((dx.cols + width - 1) / width));
+    auto kernel = wide ? head_dx_rows<8> : head_dx_rows<1>;
+    kernel<<<grid, threads, 0, stream_of(ctx)>>>((bf16 *)dx.data, dx.stride, partial, *h, gamma);
+    LAUNCH_CHECK(OP_HEAD_DX);
+    cuda_column_sums(ctx, OP_HEAD_DX, dgamma, partial, grid.x, dx.cols, accumulate);
+}
+
+/* grad[t] -= sum of beta xg over the rows with target t. The first position of a target's run adds up the
+ * whole run, so every table row has one writer and one order of summation. */
+template <int V> __global__ void head_dw_targets(float *grad, int64_t stride, HeadChunk h)
+{
+    int64_t first = blockIdx.x, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
+    int32_t target = h.targets[h.order[first]];
+    if ((first && h.targets[h.order[first - 1]] == target) || c >= h.xg.cols) return;
+    float sum[V] = {};
+    for (int64_t i = first; i < h.xg.rows; i++) {
+        int64_t row = h.order[i];
+        if (h.targets[row] != target) break;
+        float v[V], beta = h.beta[row];
+        load((const bf16 *)h.xg.data + row * h.xg.stride + c, v);
+#pragma unroll
+        for (int j = 0; j < V; j++) sum[j] += beta * v[j];
+    }
+    float g[V];
+    load(grad + target * stride + c, g);
+#pragma unroll
+    for (int j = 0; j < V; j++) g[j] -= sum[j];
+    store(grad + target * stride + c, g);
+}
+
+void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
+{
+    gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate ? grad : Tensor{});
+    bool wide = vectorised(h->xg) && vectorised(grad);
+    int V = wide ? 8 : 1, threads = row_threads(grad.cols, V, 128), width = threads * V;
+    dim3 grid((unsigned)h->xg.rows, (unsigned)((grad.cols + width - 1) / width));
+    auto kernel = wide ? head_dw_targets<8> : head_dw_targets<1>;
+    kernel<<<grid, threads, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
+    LAUNCH_CHECK(OP_HEAD_DW);
+}

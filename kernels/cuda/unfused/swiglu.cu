@@ -1,0 +1,105 @@
+/* Gate/up projection and its gradient through y = silu(g) u. z holds blocks of 8 gates and their 8 ups. */
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/vec.cuh"
+
+static __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+/* xhat = r x. One block a row. */
+template <int V>
+__global__ void gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t cols, RowNorm norm)
+{
+    int64_t row = blockIdx.x;
+    float r = row_rstd(norm, row);
+    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
+        float v[V];
+        load(x + row * stride + c, v);
+#pragma unroll
+        for (int i = 0; i < V; i++) v[i] *= r;
+        store(xhat + row * cols + c, v);
+    }
+}
+
+/* y = silu(g) u. One thread a block of 8 gates and 8 ups, `per_row` thread blocks a row. */
+__global__ void swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_stride, int blocks, unsigned per_row)
+{
+    int64_t row = blockIdx.x / per_row;
+    int b = blockIdx.x % per_row * blockDim.x + threadIdx.x;
+    if (b >= blocks) return;
+    float g[8], u[8];
+    load(z + row * z_stride + 16 * b, g);
+    load(z + row * z_stride + 16 * b + 8, u);
+#pragma unroll
+    for (int i = 0; i < 8; i++) u[i] *= g[i] * sigmoid(g[i]);
+    store(y + row * y_stride + 8 * b, u);
+}
+
+/* The GEMM reads r x, which takes 4 T d bytes to make. Scaling z behind it would move 8 T f instead. */
+void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm)
+{
+    bool wide = vectorised(x1);
+    auto scale = wide ? gate_up_scale<8> : gate_up_scale<1>;
+    Tensor xhat = x1;
+    xhat.data = op_scratch(ctx);
+    xhat.stride = x1.cols;
+    scale<<<(unsigned)x1.rows, row_threads(x1.cols, wide ? 8 : 1), 0, stream_of(ctx)>>>(
+        (bf16 *)xhat.data, (const bf16 *)x1.data, x1.stride, x1.cols, norm);
+    LAUNCH_CHECK(OP_GATE_UP);
+
+    gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w, Tensor{});
+
+    int blocks = (int)(z.cols / 16), threads = row_threads(blocks, 1);
+    unsigned per_row = (blocks + threads - 1) / threads;
+    swiglu_fwd<<<(unsigned)z.rows * per_row, threads, 0, stream_of(ctx)>>>(
+        (bf16 *)y.data, y.stride, (const bf16 *)z.data, z.stride, blocks, per_row);
+    LAUNCH_CHECK(OP_GATE_UP);
+}
+
+/* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row.
+ * dy stands in the second half of its row of dz. Going upwards, the stores of blocks [0, b] reach only the dy
+ * of blocks that have been read: 16 b + 15 < f + 8 (b + 1). One barrier a stretch orders the two. */
+__global__ void swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
+                           int64_t z_stride, int64_t blocks, RowNorm norm)
+{
+    int64_t row = blockIdx.x;
+    bf16 *d = dz + row * dz_stride;
+    const bf16 *in = z + row * z_stride;
+    float r = row_rstd(norm, row), sum = 0;
+    for (int64_t first = 0; first < blocks; first += blockDim.x) {
+        int64_t b = first + threadIdx.x;
+        float g[8], u[8], dy[8];
+        if (b < blocks) {
+            load(d + 8 * (blocks + b), dy);
+            load(in + 16 * b, g);
+            load(in + 16 * b + 8, u);
+        }
+        __syncthreads();
+        if (b >= blocks) continue;
+        float silu[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float sig = sigmoid(g[i]), act = g[i] * sig;
+            float dg = dy[i] * u[i] * (sig + act * (1.0f - sig)), du = dy[i] * act;
+            sum += g[i] * dg + u[i] * du;
+            silu[i] = act * u[i];
+            g[i] = r * dg;
+            u[i] = r * du;
+        }
+        store(d + 16 * b, g);
+        store(d + 16 * b + 8, u);
+        if (y) store(y + row * y_stride + 8 * b, silu);
+    }
+    put_sum(zdz, row, block_sum(sum));
+}
+
+void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
+{
+    int64_t ffn = z.cols / 2;
+    Tensor dy = dz;
+    dy.cols = ffn;
+    dy.data = (bf16 *)dz.data + ffn;
+    gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w, Tensor{});
+
+    swiglu_bwd<<<(unsigned)z.rows, row_threads(ffn, 8), 0, stream_of(ctx)>>>(
+        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride, ffn / 8, norm);
+    LAUNCH_CHECK(OP_DOWN_DX);
+}

@@ -1,0 +1,129 @@
+/* Device helpers: 16-byte loads and stores of bf16 rows, and sums over a warp or a block in a fixed order. */
+#pragma once
+#include "kernels/tensor.h"
+#include <cstdint>
+#include <cuda_bf16.h>
+
+typedef __nv_bfloat16 bf16;
+
+/* V consecutive values as f32. V = 8 is one 16-byte access; other V suit rows without that alignment. */
+template <int V> static __device__ __forceinline__ void load(const bf16 *from, float (&x)[V])
+{
+    if constexpr (V == 8) {
+        uint4 raw = *reinterpret_cast<const uint4 *>(from);
+        const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[2 * i] = __uint_as_float(word[i] << 16);
+            x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] = __bfloat162float(from[i]);
+    }
+}
+
+static __device__ __forceinline__ uint32_t pack2(float low, float high)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+template <int V> static __device__ __forceinline__ void store(bf16 *to, const float (&x)[V])
+{
+    if constexpr (V == 8) {
+        *reinterpret_cast<uint4 *>(to) =
+            make_uint4(pack2(x[0], x[1]), pack2(x[2], x[3]), pack2(x[4], x[5]), pack2(x[6], x[7]));
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) to[i] = __float2bfloat16(x[i]);
+    }
+}
+
+template <int V> static __device__ __forceinline__ void load(const float *from, float (&x)[V])
+{
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4) {
+            float4 raw = *reinterpret_cast<const float4 *>(from + i);
+            x[i] = raw.x, x[i + 1] = raw.y, x[i + 2] = raw.z, x[i + 3] = raw.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) x[i] = from[i];
+    }
+}
+
+template <int V> static __device__ __forceinline__ void store(float *to, const float (&x)[V])
+{
+    if constexpr (V % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4)
+            *reinterpret_cast<float4 *>(to + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) to[i] = x[i];
+    }
+}
+
+template <class T> static __device__ __forceinline__ T warp_sum(T x)
+{
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) x += __shfl_xor_sync(~0u, x, mask);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
+    return x;
+}
+
+/* The sum over the block, in every thread. All threads of the block must call it; blockDim.x % 32 == 0. */
+template <class T> static __device__ __forceinline__ T block_sum(T x)
+{
+    __shared__ T part[32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = warp_sum(x);
+    __syncthreads();    /* the previous sum has been read */
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < warps ? part[lane] : T(0));
+}
+
+static __device__ __forceinline__ float sum_parts(RowSums sums, int64_t row)
+{
+    const float *part = sums.data + row * sums.parts;
+    float total = part[0];
+    for (int i = 1; i < sums.parts; i++) total += part[i];
+    return total;
+}
+
+/* r of MATH.md: 1 / sqrt(mean(x^2) + eps). */
+static __device__ __forceinline__ float row_rstd(RowNorm norm, int64_t row)
+{
+    return rsqrtf(sum_parts(norm.sumsq, row) / (float)norm.cols + norm.eps);
+}
+
+/* This op leaves one part a row; further parts that the consumer expects are zero. */
+static __device__ __forceinline__ void put_sum(RowSums sums, int64_t row, float total)
+{
+    for (int i = threadIdx.x; i < sums.parts; i += blockDim.x) sums.data[row * sums.parts + i] = i ? 0.0f : total;
+}
+
+/* ---- host side: how a row kernel is launched ------------------------------------------------------ */
+
+/* True where all rows of t can be moved 16 bytes at a time; an unwanted tensor never stands in the way. */
+static inline bool vectorised(Tensor t)
+{
+    return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && ((uintptr_t)t.data & 15) == 0);
+}
+
+/* One block a row: a thread a vector, as far as that keeps eight blocks on a multiprocessor. */
+static inline int row_threads(int64_t cols, int width, int most = 256)
+{
+    int64_t vectors = (cols + width - 1) / width;
+    int64_t threads = (vectors + 31) / 32 * 32;
+    return (int)(threads < most ? threads : most);
+}
