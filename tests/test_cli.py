@@ -266,7 +266,7 @@ def test_nonfinite_loss_has_its_own_exit_code():
                    "--val.every=0", "--checkpoint.every=0")
     expect(result.returncode == 3, result.returncode, result)
     expect(re.search(r"step \d+", result.stderr) and "non-finite" in result.stderr, result)
-    expect(records(run)[-1].get("status") == "non-finite loss", records(run)[-1])
+    expect(records(run)[-1].get("end") == "non-finite loss", records(run)[-1])
 
 
 def test_overfitting_one_batch():
