@@ -5,19 +5,23 @@
 #include <string.h>
 
 /* splitmix64 (Steele, Lea, Flood 2014): a bijective mix, so distinct counters give distinct states. */
-static uint64_t mix(uint64_t z) {
+static uint64_t mix(uint64_t z)
+{
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
-/* Uniform in [0, options); the bias of the multiplication, options / 2^32, is far below what could be measured. */
-static int draw(uint64_t *state, int options) {
+/* Uniform in [0, options); the bias of the multiplication, options / 2^32, is far below what could be
+ * measured. */
+static int draw(uint64_t *state, int options)
+{
     *state += 0x9e3779b97f4a7c15u;
     return (int)(((mix(*state) >> 32) * (uint64_t)options) >> 32);
 }
 
-static int draw_choice(Story *s, uint64_t *state, int options) {
+static int draw_choice(Story *s, uint64_t *state, int options)
+{
     assert(s->choices < STORY_MAX_CHOICES);
     const int option = draw(state, options);
     s->choice[s->choices++] = (uint8_t)option;
@@ -25,13 +29,15 @@ static int draw_choice(Story *s, uint64_t *state, int options) {
     return option;
 }
 
-static void append(Story *s, StoryText t) {
+static void append(Story *s, StoryText t)
+{
     assert(s->length + t.length <= STORY_MAX_BYTES);
     memcpy(s->text + s->length, t.bytes, (size_t)t.length);
     s->length += t.length;
 }
 
-void story_generate(const StoryGrammar *g, uint64_t seed, int stream, uint64_t index, Story *out) {
+void story_generate(const StoryGrammar *g, uint64_t seed, int stream, uint64_t index, Story *out)
+{
     int bound[STORY_BINDINGS];
     for (int i = 0; i < STORY_BINDINGS; i++) bound[i] = -1;
     uint64_t state = mix(mix(mix(seed) + (uint64_t)stream + 1) + index + 1);

@@ -12,13 +12,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char usage[] =
-    "usage: train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
-    "       train story check FILE [--against=FILE]\n"
-    "       train story entropy FILE\n";
+static const char usage[] = "usage: train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
+                            "       train story check FILE [--against=FILE]\n"
+                            "       train story entropy FILE\n";
 
-/* --help: the usage on stdout, success. Otherwise the collected errors on stderr. */
-static int fail(Errors *errors, int code) {
+/* Prints the errors, and the usage where the user can mend the call; returns `code`. */
+static int fail(Errors *errors, int code)
+{
     errors_print(errors, stderr);
     errors_free(errors);
     if (code == 2) fputs(usage, stderr);
@@ -26,12 +26,14 @@ static int fail(Errors *errors, int code) {
 }
 
 /* The value of "--name=value" if arg has that name, else NULL. */
-static const char *value_of(const char *arg, const char *name) {
+static const char *value_of(const char *arg, const char *name)
+{
     const size_t n = strlen(name);
     return strncmp(arg, name, n) == 0 && arg[n] == '=' ? arg + n + 1 : NULL;
 }
 
-static double parse_number(const char *name, const char *text, double low, double high, Errors *errors) {
+static double parse_number(const char *name, const char *text, double low, double high, Errors *errors)
+{
     char *end;
     const double x = strtod(text, &end);
     if (end == text || *end || !(x >= low && x <= high))
@@ -41,11 +43,12 @@ static double parse_number(const char *name, const char *text, double low, doubl
 
 typedef struct Split {
     const char *name;
-    int         stream;
-    double      bytes;   /* written until this many are reached */
+    int stream;
+    double bytes; /* written until this many are reached */
 } Split;
 
-static int write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors) {
+static int write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors)
+{
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", dir, split.name);
     FILE *f = fopen(path, "wb");
@@ -70,21 +73,27 @@ static int write_split(const StoryGrammar *g, const char *dir, Split split, uint
         return 0;
     }
     if (count > 0)
-        printf("%s: %lld stories, %lld bytes, %.1f bits a story, entropy %.4f bits/byte\n", path, (long long)count,
-               (long long)written, bits / (double)count, bits / (double)text_bytes);
+        printf("%s: %lld stories, %lld bytes, %.1f bits a story, entropy %.4f bits/byte\n", path,
+               (long long)count, (long long)written, bits / (double)count, bits / (double)text_bytes);
     return 1;
 }
 
-static int generate(int argc, char **argv) {
+static int generate(int argc, char **argv)
+{
     Errors errors = {0};
     double bytes = 0, held_out = 0.05, seed = 1;
     const char *dir = NULL, *value;
     for (int i = 0; i < argc; i++) {
-        if ((value = value_of(argv[i], "--bytes"))) bytes = parse_number("--bytes", value, 1, 1e13, &errors);
-        else if ((value = value_of(argv[i], "--seed"))) seed = parse_number("--seed", value, 0, 9007199254740992.0, &errors);
-        else if ((value = value_of(argv[i], "--held-out"))) held_out = parse_number("--held-out", value, 0, 0.9, &errors);
-        else if ((value = value_of(argv[i], "--out"))) dir = value;
-        else errors_add(&errors, "unknown argument \"%s\"", argv[i]);
+        if ((value = value_of(argv[i], "--bytes")))
+            bytes = parse_number("--bytes", value, 1, 1e13, &errors);
+        else if ((value = value_of(argv[i], "--seed")))
+            seed = parse_number("--seed", value, 0, 9007199254740992.0, &errors);
+        else if ((value = value_of(argv[i], "--held-out")))
+            held_out = parse_number("--held-out", value, 0, 0.9, &errors);
+        else if ((value = value_of(argv[i], "--out")))
+            dir = value;
+        else
+            errors_add(&errors, "unknown argument \"%s\"", argv[i]);
     }
     if (seed != floor(seed)) errors_add(&errors, "--seed: expected an integer");
     if (bytes == 0 && errors.count == 0) errors_add(&errors, "--bytes=N is missing");
@@ -96,8 +105,10 @@ static int generate(int argc, char **argv) {
         {"train.txt", STORY_STREAM_TRAIN, bytes * (1 - held_out)},
         {"held_out.txt", STORY_STREAM_HELD_OUT, bytes * held_out},
     };
-    if (!g) errors_add(&errors, "no memory for the story grammar");
-    else if (mkdir(dir, 0777) != 0 && errno != EEXIST) errors_add(&errors, "%s: %s", dir, strerror(errno));
+    if (!g)
+        errors_add(&errors, "no memory for the story grammar");
+    else if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        errors_add(&errors, "%s: %s", dir, strerror(errno));
     for (int i = 0; i < 2 && errors.count == 0; i++) write_split(g, dir, splits[i], (uint64_t)seed, &errors);
     story_grammar_free(g);
     return errors.count ? fail(&errors, 1) : 0;
@@ -108,7 +119,8 @@ typedef struct Tally {
     int64_t hold, carry, repeated, known_text, fault[STORY_FAULTS];
 } Tally;
 
-static void print_tally(const char *path, const Tally *t, int64_t count, const char *against) {
+static void print_tally(const char *path, const Tally *t, int64_t count, const char *against)
+{
     const double percent = 100.0 / (double)count;
     printf("%s: %lld stories\n", path, (long long)count);
     printf("holds together: %.1f %%\n", (double)t->hold * percent);
@@ -120,13 +132,17 @@ static void print_tally(const char *path, const Tally *t, int64_t count, const c
     }
 }
 
-static int check(int argc, char **argv) {
+static int check(int argc, char **argv)
+{
     Errors errors = {0};
     const char *path = NULL, *against = NULL, *value;
     for (int i = 0; i < argc; i++) {
-        if ((value = value_of(argv[i], "--against"))) against = value;
-        else if (argv[i][0] != '-' && !path) path = argv[i];
-        else errors_add(&errors, "unknown argument \"%s\"", argv[i]);
+        if ((value = value_of(argv[i], "--against")))
+            against = value;
+        else if (argv[i][0] != '-' && !path)
+            path = argv[i];
+        else
+            errors_add(&errors, "unknown argument \"%s\"", argv[i]);
     }
     if (!path) errors_add(&errors, "FILE is missing");
     if (errors.count) return fail(&errors, 2);
@@ -168,7 +184,8 @@ done:
     return code;
 }
 
-static int entropy(int argc, char **argv) {
+static int entropy(int argc, char **argv)
+{
     Errors errors = {0};
     if (argc != 1 || argv[0][0] == '-') {
         errors_add(&errors, "entropy takes one FILE");
@@ -203,7 +220,8 @@ done:
     return code;
 }
 
-int story_command(int argc, char **argv) {
+int story_command(int argc, char **argv)
+{
     const char *what = argc > 1 ? argv[1] : "";
     if (strcmp(what, "generate") == 0) return generate(argc - 2, argv + 2);
     if (strcmp(what, "check") == 0) return check(argc - 2, argv + 2);

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static char *read_whole(const char *path, int64_t *length, Errors *errors) {
+static char *read_whole(const char *path, int64_t *length, Errors *errors)
+{
     FILE *f = fopen(path, "rb");
     struct stat info;
     if (!f || fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -26,12 +27,14 @@ static char *read_whole(const char *path, int64_t *length, Errors *errors) {
 }
 
 /* Finds the paragraphs of bytes[length]. With d->start NULL only counts. */
-static int64_t split(Documents *d, int64_t length) {
+static int64_t split(Documents *d, int64_t length)
+{
     int64_t count = 0;
     for (int64_t at = 0; at < length;) {
         while (at < length && isspace((unsigned char)d->bytes[at])) at++;
         int64_t end = at;
-        while (end < length && !(d->bytes[end] == '\n' && (end + 1 == length || d->bytes[end + 1] == '\n'))) end++;
+        while (end < length && !(d->bytes[end] == '\n' && (end + 1 == length || d->bytes[end + 1] == '\n')))
+            end++;
         const int64_t next = end;
         while (end > at && isspace((unsigned char)d->bytes[end - 1])) end--;
         if (end > at) {
@@ -46,7 +49,8 @@ static int64_t split(Documents *d, int64_t length) {
     return count;
 }
 
-int documents_read(const char *path, Documents *out, Errors *errors) {
+int documents_read(const char *path, Documents *out, Errors *errors)
+{
     int64_t length = 0;
     *out = (Documents){.bytes = read_whole(path, &length, errors)};
     if (!out->bytes) return 0;
@@ -62,25 +66,29 @@ int documents_read(const char *path, Documents *out, Errors *errors) {
     return count > 0;
 }
 
-void documents_free(Documents *d) {
+void documents_free(Documents *d)
+{
     free(d->bytes);
     free(d->start);
     free(d->length);
     *d = (Documents){0};
 }
 
-uint64_t document_hash(const char *text, int64_t length) {
-    uint64_t hash = 14695981039346656037u;   /* FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv */
+uint64_t document_hash(const char *text, int64_t length)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv */
     for (int64_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211u;
     return hash;
 }
 
-static int compare(const void *a, const void *b) {
+static int compare(const void *a, const void *b)
+{
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
 
-uint64_t *documents_hashes(const Documents *d) {
+uint64_t *documents_hashes(const Documents *d)
+{
     uint64_t *hashes = malloc(sizeof *hashes * (size_t)(d->count + 1));
     if (!hashes) return NULL;
     for (int64_t i = 0; i < d->count; i++) hashes[i] = document_hash(d->bytes + d->start[i], d->length[i]);
@@ -88,6 +96,7 @@ uint64_t *documents_hashes(const Documents *d) {
     return hashes;
 }
 
-int hashes_contain(const uint64_t *sorted, int64_t count, uint64_t hash) {
+int hashes_contain(const uint64_t *sorted, int64_t count, uint64_t hash)
+{
     return bsearch(&hash, sorted, (size_t)count, sizeof hash, compare) != NULL;
 }

@@ -1,4 +1,4 @@
-/* Compiles the templates of story_plots.c: one pass counts ops and branches, a second one writes them. */
+/* Compiles the rules of story_plots.c: one pass counts ops and branches, a second one writes them. */
 #include "data/story_grammar.h"
 
 #include <assert.h>
@@ -7,19 +7,21 @@
 
 typedef struct Compiler {
     StoryGrammar *g;
-    const char   *at;      /* next unread byte of the template */
-    int           writing; /* 0: count only, g->ops and g->branches are NULL */
+    const char *at; /* next unread byte of the rule */
+    int writing;    /* 0: count only, g->ops and g->branches are NULL */
 } Compiler;
 
-static int add_op(Compiler *c, StoryOp op) {
+static int add_op(Compiler *c, StoryOp op)
+{
     if (c->writing) c->g->ops[c->g->op_count] = op;
     return c->g->op_count++;
 }
 
 static void compile_sequence(Compiler *c);
 
-/* {name}: a class's word, or the hero's pronoun. */
-static void compile_slot(Compiler *c) {
+/* {name}: another rule, a class's word, or the hero's pronoun. */
+static void compile_slot(Compiler *c)
+{
     static const struct {
         const char *name;
         enum StoryForm form;
@@ -27,6 +29,14 @@ static void compile_slot(Compiler *c) {
     const char *name = ++c->at, *end = strchr(name, '}');
     assert(end);
     const size_t length = (size_t)(end - name);
+    const char *rule = story_rule(name, length);
+    if (rule) {
+        c->at = rule;
+        compile_sequence(c);
+        assert(!*c->at);
+        c->at = end + 1;
+        return;
+    }
     StoryOp op = {.kind = STORY_SLOT, .binding = -1, .form = STORY_WORD};
     for (int i = 0; i < STORY_CLASSES; i++) {
         const char *class_name = story_class_name(i);
@@ -45,7 +55,8 @@ static void compile_slot(Compiler *c) {
 }
 
 /* Number of options of the blank that starts at `at` (a '['). */
-static int count_options(const char *at) {
+static int count_options(const char *at)
+{
     int depth = 0, options = 1;
     do {
         assert(*at);
@@ -57,9 +68,11 @@ static int count_options(const char *at) {
 }
 
 /* [a|b]: CHOICE, then each branch followed by a JUMP behind the last. */
-static void compile_choice(Compiler *c) {
+static void compile_choice(Compiler *c)
+{
     StoryGrammar *g = c->g;
-    StoryOp op = {.kind = STORY_CHOICE, .options = count_options(c->at), .first = g->branch_count, .binding = -1};
+    StoryOp op = {
+        .kind = STORY_CHOICE, .options = count_options(c->at), .first = g->branch_count, .binding = -1};
     assert(op.options <= 255);
     c->at++;
     if (*c->at == '@') {
@@ -75,14 +88,15 @@ static void compile_choice(Compiler *c) {
         compile_sequence(c);
         const int jump = add_op(c, (StoryOp){.kind = STORY_JUMP});
         if (jumps) jumps[i] = jump;
-        c->at++;   /* past '|' or ']' */
+        c->at++; /* past '|' or ']' */
     }
     for (int i = 0; jumps && i < op.options; i++) g->ops[jumps[i]].first = g->op_count;
     free(jumps);
 }
 
 /* Until '|', ']' or the end, which stays unread. */
-static void compile_sequence(Compiler *c) {
+static void compile_sequence(Compiler *c)
+{
     while (*c->at && *c->at != '|' && *c->at != ']') {
         if (*c->at == '[') {
             compile_choice(c);
@@ -96,7 +110,8 @@ static void compile_sequence(Compiler *c) {
     }
 }
 
-static int split_words(StoryGrammar *g, int class_index) {
+static int split_words(StoryGrammar *g, int class_index)
+{
     const char *text = story_class_words(class_index);
     int count = 1;
     for (const char *p = text; *p; p++) count += *p == ' ';
@@ -112,7 +127,8 @@ static int split_words(StoryGrammar *g, int class_index) {
     return 1;
 }
 
-StoryGrammar *story_grammar_create(void) {
+StoryGrammar *story_grammar_create(void)
+{
     StoryGrammar *g = calloc(1, sizeof *g);
     if (!g) return NULL;
     for (int i = 0; i < STORY_CLASSES; i++) {
@@ -125,7 +141,7 @@ StoryGrammar *story_grammar_create(void) {
             if (!g->ops || !g->branches) goto fail;
         }
         g->op_count = g->branch_count = 0;
-        Compiler c = {.g = g, .at = story_template(), .writing = writing};
+        Compiler c = {.g = g, .at = story_rule("story", 5), .writing = writing};
         compile_sequence(&c);
         assert(!*c.at);
         add_op(&c, (StoryOp){.kind = STORY_END});
@@ -136,7 +152,8 @@ fail:
     return NULL;
 }
 
-void story_grammar_free(StoryGrammar *g) {
+void story_grammar_free(StoryGrammar *g)
+{
     if (!g) return;
     for (int i = 0; i < STORY_CLASSES; i++) free(g->words[i]);
     free(g->ops);
@@ -146,7 +163,8 @@ void story_grammar_free(StoryGrammar *g) {
 
 int story_hero_is_girl(const StoryGrammar *g, int index) { return index < g->word_count[STORY_HERO] / 2; }
 
-StoryText story_slot_text(const StoryGrammar *g, const StoryOp *op, int index) {
+StoryText story_slot_text(const StoryGrammar *g, const StoryOp *op, int index)
+{
     static const StoryText pronouns[2][4] = {
         {{"he", 2}, {"He", 2}, {"him", 3}, {"his", 3}},
         {{"she", 3}, {"She", 3}, {"her", 3}, {"her", 3}},

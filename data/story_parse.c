@@ -6,20 +6,22 @@
 
 typedef struct Search {
     const StoryGrammar *g;
-    const char *text;      /* [length] */
-    int         length;
-    int         bound[STORY_BINDINGS];   /* option of each class and tag, -1 while open */
-    uint8_t     choice[STORY_MAX_CHOICES];
-    int         options[STORY_MAX_CHOICES];
-    int         choices;
-    StoryParse  found;
+    const char *text; /* [length] */
+    int length;
+    int bound[STORY_BINDINGS]; /* option of each class and tag, -1 while open */
+    uint8_t choice[STORY_MAX_CHOICES];
+    int options[STORY_MAX_CHOICES];
+    int choices;
+    StoryParse found;
 } Search;
 
-static int starts_with(const Search *s, int pos, StoryText t) {
+static int starts_with(const Search *s, int pos, StoryText t)
+{
     return t.length <= s->length - pos && memcmp(s->text + pos, t.bytes, (size_t)t.length) == 0;
 }
 
-static void record(Search *s) {
+static void record(Search *s)
+{
     if (++s->found.derivations > 1) return;
     s->found.choices = s->choices;
     memcpy(s->found.choice, s->choice, sizeof s->choice);
@@ -28,7 +30,8 @@ static void record(Search *s) {
 
 static void search(Search *s, int at, int pos);
 
-static void try_option(Search *s, int at, int pos, int option) {
+static void try_option(Search *s, int at, int pos, int option)
+{
     const StoryOp *op = &s->g->ops[at];
     if (op->kind == STORY_CHOICE) {
         search(s, s->g->branches[op->first + option], pos);
@@ -38,8 +41,9 @@ static void try_option(Search *s, int at, int pos, int option) {
     if (starts_with(s, pos, word)) search(s, at + 1, pos + word.length);
 }
 
-static void search(Search *s, int at, int pos) {
-    for (; s->found.derivations < 2; ) {
+static void search(Search *s, int at, int pos)
+{
+    for (; s->found.derivations < 2;) {
         const StoryOp *op = &s->g->ops[at];
         if (op->kind == STORY_END) {
             if (pos == s->length) record(s);
@@ -73,7 +77,8 @@ static void search(Search *s, int at, int pos) {
     }
 }
 
-StoryParse story_parse(const StoryGrammar *g, const char *text, int length) {
+StoryParse story_parse(const StoryGrammar *g, const char *text, int length)
+{
     Search s = {.g = g, .text = text, .length = length};
     for (int i = 0; i < STORY_BINDINGS; i++) s.bound[i] = -1;
     search(&s, 0, 0);
