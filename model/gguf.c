@@ -47,7 +47,7 @@ static bool all_keys(GgufKeys *keys, const HfExport *e, const char *scratch, Err
     bool ok = true;
     if (e->tokenizer) {
         ok = gguf_tokenizer(keys, e->tokenizer, e->config->model.vocab, &ids, scratch, errors);
-    } else if (original) {
+    } else if (hf_kept_tokenizer(e->run_dir)) {
         errors_add(errors, "the imported tokenizer is not one that can be read here, so GGUF's name of its "
                    "split rules is not known; export a Hugging Face directory and use llama.cpp's converter");
         ok = false;

@@ -109,6 +109,14 @@ char *hf_original_config(const char *run_dir)
     return text;
 }
 
+bool hf_kept_tokenizer(const char *run_dir)
+{
+    char *dir = files_join(run_dir, HF_KEPT_DIR);
+    bool kept = dir && (has_file(dir, "tokenizer.json") || has_file(dir, "tokenizer.model"));
+    free(dir);
+    return kept;
+}
+
 HfTokenIds hf_token_ids(const char *original, const Tokenizer *tokenizer)
 {
     HfTokenIds ids = original ? hf_config_token_ids(original) : (HfTokenIds){.bos = -1, .pad = -1};

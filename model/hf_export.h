@@ -28,5 +28,8 @@ bool hf_export(const HfExport *e, const char *out_dir, Errors *errors);
 /* RUN/hf/config.json of an imported run, NULL in every other run. Caller frees. */
 char *hf_original_config(const char *run_dir);
 
+/* Whether the import kept a tokenizer. */
+bool hf_kept_tokenizer(const char *run_dir);
+
 /* Ids of the exported model: those of the original config.json, else the tokenizer's. */
 HfTokenIds hf_token_ids(const char *original, const Tokenizer *tokenizer);
