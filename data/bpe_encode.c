@@ -229,3 +229,13 @@ bool tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t lengt
     encoder_free(encoder);
     return fine;
 }
+
+size_t tokenizer_safe_cut(const Tokenizer *tokenizer, const char *text, size_t from, size_t length)
+{
+    for (int64_t a = 0; a < tokenizer->added_count; a++) {
+        int32_t id = tokenizer->added[a];
+        if (memchr(tokenizer->text[id], '\n', tokenizer->length[id]))
+            return length;      /* cuts fall behind newlines, perhaps inside this name */
+    }
+    return split_safe_cut(tokenizer->classes, text, from, length);
+}

@@ -76,23 +76,23 @@ static bool count_chunk(WordCounts *counts, const uint8_t *classes, const char *
     return true;
 }
 
-typedef struct Chunk { const char *text; size_t length; } Chunk;
-
 /* Texts cut between words into pieces of about CHUNK_BYTES. NULL when memory is short. */
-static Chunk *cut_chunks(const uint8_t *classes, const char *const *texts, const size_t *lengths, int64_t count,
-                         int64_t *chunk_count)
+static TextSpan *cut_chunks(const uint8_t *classes, const TextSpan *texts, int64_t count, int64_t *chunk_count)
 {
     int64_t capacity = 1;
     for (int64_t t = 0; t < count; t++)
-        capacity += (int64_t)(lengths[t] / CHUNK_BYTES) + 1;
-    Chunk *chunks = malloc((size_t)capacity * sizeof *chunks);
-    int64_t used = 0;
-    for (int64_t t = 0; chunks && t < count; t++)
-        for (size_t at = 0, end; at < lengths[t]; at = end) {
-            end = lengths[t] - at > CHUNK_BYTES ? split_safe_cut(classes, texts[t], at + CHUNK_BYTES, lengths[t]) :
-                                                  lengths[t];
-            chunks[used++] = (Chunk){ texts[t] + at, end - at };
+        capacity += (int64_t)(texts[t].length / CHUNK_BYTES) + 1;
+    TextSpan *chunks = malloc((size_t)capacity * sizeof *chunks);
+    int64_t   used   = 0;
+    for (int64_t t = 0; chunks && t < count; t++) {
+        size_t length = texts[t].length;
+        for (size_t at = 0, end; at < length; at = end) {
+            end = length;
+            if (length - at > CHUNK_BYTES)
+                end = split_safe_cut(classes, texts[t].text, at + CHUNK_BYTES, length);
+            chunks[used++] = (TextSpan){ texts[t].text + at, end - at };
         }
+    }
     *chunk_count = used;
     return chunks;
 }
@@ -106,11 +106,11 @@ static int compare_words(const void *a, const void *b)
 }
 
 /* Distinct words in the order of their bytes (so that nothing depends on threads), or NULL. */
-static Word *count_words(const char *const *texts, const size_t *lengths, int64_t count, int64_t *word_count)
+static Word *count_words(const TextSpan *texts, int64_t count, int64_t *word_count)
 {
     uint8_t    *classes = split_make_classes();
     int64_t     chunk_count = 0;
-    Chunk      *chunks  = classes ? cut_chunks(classes, texts, lengths, count, &chunk_count) : NULL;
+    TextSpan   *chunks  = classes ? cut_chunks(classes, texts, count, &chunk_count) : NULL;
     WordCounts  all     = { 0 };
     bool        fine    = chunks && counts_grow(&all);
     #pragma omp parallel if (fine)
@@ -441,11 +441,10 @@ static bool learn(Tokenizer *tokenizer, Trainer *trainer, int32_t specials, int3
     return fine;
 }
 
-Tokenizer *tokenizer_train(const char *const *texts, const size_t *lengths, int64_t count, int64_t vocab,
-                           Errors *errors)
+Tokenizer *tokenizer_train(const TextSpan *texts, int64_t count, int64_t vocab, Errors *errors)
 {
     Trainer    trainer   = { 0 };
-    Word      *words     = count_words(texts, lengths, count, &trainer.word_count);
+    Word      *words     = count_words(texts, count, &trainer.word_count);
     Tokenizer *tokenizer = words ? tokenizer_new(vocab) : NULL;
     int32_t    used      = 0;
     bool       fine      = tokenizer != NULL;

@@ -25,12 +25,12 @@ typedef struct IdBuffer {
 Tokenizer *tokenizer_load(const char *path, Errors *errors);
 Tokenizer *tokenizer_bytes(void);       /* ids 0-255 the bytes, 256 BOS, 257 EOS */
 
-/* Learns byte-level BPE: ids 0-255 the bytes, then vocab - 258 merges by falling count (equal counts: the
- * pair with the smaller ids first), then BOS, EOS. Stops early, with a smaller vocabulary, when no pair
- * occurs twice. vocab >= 258. texts[i] has lengths[i] bytes; pairs never cross texts. NULL, error added, when
- * memory is short. */
-Tokenizer *tokenizer_train(const char *const *texts, const size_t *lengths, int64_t count, int64_t vocab,
-                           Errors *errors);
+typedef struct TextSpan { const char *text; size_t length; } TextSpan;
+
+/* Learns byte-level BPE: ids 0-255 the bytes, then merges by falling count (equal counts: the pair with the
+ * smaller ids first), then BOS, EOS; vocab >= 258 tokens in all, fewer when no pair occurs twice. Pairs never
+ * cross texts. NULL with an error added when memory is short. */
+Tokenizer *tokenizer_train(const TextSpan *texts, int64_t count, int64_t vocab, Errors *errors);
 /* Writes tokenizer.json (path.tmp, then renamed). False with an error added when it cannot. */
 bool tokenizer_save(const Tokenizer *tokenizer, const char *path, Errors *errors);
 void tokenizer_free(Tokenizer *tokenizer);
@@ -51,7 +51,11 @@ void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t *bytes);
 bool tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t length, bool specials,
                       IdBuffer *out);
 
-/* The same for many texts: one encoder per thread keeps its cache between calls. */
+/* The first place at or after `from` where text may be cut so that both parts, encoded apart, give the ids of the
+ * whole; length when there is none. */
+size_t tokenizer_safe_cut(const Tokenizer *tokenizer, const char *text, size_t from, size_t length);
+
+/* tokenizer_encode for many texts: one encoder per thread keeps its cache between calls. */
 Encoder *encoder_create(const Tokenizer *tokenizer);
 bool encoder_encode(Encoder *encoder, const char *text, size_t length, bool specials, IdBuffer *out);
 void encoder_free(Encoder *encoder);

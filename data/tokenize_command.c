@@ -1,0 +1,418 @@
+#include "data/tokenize_command.h"
+#include "data/jsonl.h"
+#include "data/tokenize_shards.h"
+#include "model/files.h"
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LEARN_BYTES (1ll << 30)    /* a tokenizer learns from the first GiB of text */
+
+static const char usage[] =
+    "usage: ./train tokenize INPUT... --out=DIR [options]\n"
+    "  INPUT                      text or .jsonl files, directories of them, - for standard input\n"
+    "  --out=DIR                  where train.bin, val.bin and tokenizer.json go\n"
+    "  --tokenizer=bytes          bytes; train:N learns a byte-level BPE of N tokens from the input; else a\n"
+    "                             tokenizer.json or a tiktoken rank file\n"
+    "  --val-fraction=0.05        part of the text, by documents, that is held out\n"
+    "  --val-file=FILE            held-out text instead, with documents like the input's\n"
+    "  --document-separator=none  none: a file is a document; blank: documents end at blank lines;\n"
+    "                             else: at lines that equal this text\n"
+    "  --text-field=text          of jsonl lines, each of which is a document\n"
+    "  --format=auto              auto (by the name), text, jsonl\n"
+    "  --bos=true --eos=false     specials at a document's begin and end\n"
+    "  --dtype=u32                u32, u16\n"
+    "  --shard-tokens=0           > 0: several files of about this many tokens\n"
+    "  --seed=1                   of the held-out choice\n"
+    "  --overwrite=false          replace what an earlier call left in DIR\n";
+
+/* ---- options ------------------------------------------------------------------------------------- */
+
+typedef struct Options {
+    const char *out, *tokenizer, *val_file, *separator, *field, *format, *dtype, *bos, *eos, *overwrite;
+    const char *val_fraction, *shard_tokens, *seed;
+    char      **inputs;         /* [input_count]; the array is owned */
+    int         input_count;
+} Options;
+
+typedef struct Option { const char *name, **value; } Option;
+
+/* Edits between two names, for suggestions. */
+static int name_distance(const char *a, const char *b)
+{
+    int row[64], length = (int)strlen(b);
+    if (length > 62)
+        return 64;
+    for (int j = 0; j <= length; j++)
+        row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= length; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+        }
+    }
+    return row[length];
+}
+
+static void unknown_option(const char *word, const Option *options, int count, Errors *errors)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    int best = 0;
+    for (int o = 1; o < count; o++)
+        if (name_distance(name, options[o].name) < name_distance(name, options[best].name))
+            best = o;
+    if (name_distance(name, options[best].name) <= 3)
+        errors_add(errors, "tokenize: unknown option \"%s\"; did you mean \"%s\"?", word, options[best].name);
+    else
+        errors_add(errors, "tokenize: unknown option \"%s\"; ./train tokenize --help lists them", word);
+}
+
+static bool parse_options(Options *options, int argc, char **argv, Errors *errors)
+{
+    *options = (Options){ .tokenizer = "bytes", .separator = "none", .field = "text", .format = "auto",
+                          .dtype = "u32", .bos = "true", .eos = "false", .overwrite = "false",
+                          .val_fraction = "0.05", .shard_tokens = "0", .seed = "1" };
+    const Option table[] = {
+        { "--out", &options->out }, { "--tokenizer", &options->tokenizer }, { "--val-file", &options->val_file },
+        { "--val-fraction", &options->val_fraction }, { "--document-separator", &options->separator },
+        { "--text-field", &options->field }, { "--format", &options->format }, { "--dtype", &options->dtype },
+        { "--bos", &options->bos }, { "--eos", &options->eos }, { "--overwrite", &options->overwrite },
+        { "--shard-tokens", &options->shard_tokens }, { "--seed", &options->seed },
+    };
+    const int count = sizeof table / sizeof *table;
+    options->inputs = malloc((size_t)(argc + 1) * sizeof *options->inputs);
+    if (!options->inputs)
+        return false;
+    for (int a = 1; a < argc; a++) {
+        if (strncmp(argv[a], "--", 2)) {
+            options->inputs[options->input_count++] = argv[a];
+            continue;
+        }
+        int    o = 0;
+        size_t length = strcspn(argv[a], "=");
+        while (o < count && (strlen(table[o].name) != length || strncmp(table[o].name, argv[a], length)))
+            o++;
+        if (o == count)
+            unknown_option(argv[a], table, count, errors);
+        else if (!argv[a][length] || !argv[a][length + 1])
+            errors_add(errors, "tokenize: %s needs a value: %s=VALUE", table[o].name, table[o].name);
+        else
+            *table[o].value = argv[a] + length + 1;
+    }
+    if (!options->out)
+        errors_add(errors, "tokenize: --out=DIR is missing");
+    if (options->input_count == 0)
+        errors_add(errors, "tokenize: no input is named");
+    return true;
+}
+
+/* Index of value among `count` words; adds an error that lists them when it is none. */
+static int choose(const char *option, const char *value, const char *const *words, int count, Errors *errors)
+{
+    char list[128] = "";
+    for (int w = 0; w < count; w++) {
+        if (!strcmp(value, words[w]))
+            return w;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", w ? ", " : "", words[w]);
+    }
+    errors_add(errors, "tokenize: %s=%s: expected one of %s", option, value, list);
+    return 0;
+}
+
+static bool choose_bool(const char *option, const char *value, Errors *errors)
+{
+    static const char *const words[] = { "false", "true" };
+    return choose(option, value, words, 2, errors);
+}
+
+static int64_t whole_number(const char *option, const char *value, int64_t low, Errors *errors)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (end == value || *end || errno || number < low)
+        errors_add(errors, "tokenize: %s%s: expected a whole number, %lld or more", option, value, (long long)low);
+    return number;
+}
+
+/* The options with their types. */
+typedef struct Job {
+    DocumentRules rules;
+    ShardRules    shards;
+    InputFormat   format;
+    int64_t       learn;        /* tokens to learn, 0 = the tokenizer is given */
+    double        val_fraction; /* 0 = nothing is held out of the input */
+    uint64_t      seed;
+    bool          overwrite;
+} Job;
+
+static Job read_job(const Options *options, Errors *errors)
+{
+    static const char *const dtypes[] = { "u32", "u16" }, *const formats[] = { "auto", "text", "jsonl" };
+    Job job = { .seed = (uint64_t)whole_number("--seed=", options->seed, 0, errors) };
+    job.shards.dtype = choose("--dtype", options->dtype, dtypes, 2, errors) ? SHARD_U16 : SHARD_U32;
+    job.shards.bos   = choose_bool("--bos", options->bos, errors);
+    job.shards.eos   = choose_bool("--eos", options->eos, errors);
+    job.shards.shard_tokens = whole_number("--shard-tokens=", options->shard_tokens, 0, errors);
+    job.overwrite    = choose_bool("--overwrite", options->overwrite, errors);
+    job.format       = (InputFormat)choose("--format", options->format, formats, 3, errors);
+    job.rules        = (DocumentRules){ .field = options->field,
+                                        .whole_files = !strcmp(options->separator, "none"),
+                                        .separator = strcmp(options->separator, "blank") ? options->separator : NULL };
+    if (!strncmp(options->tokenizer, "train:", 6))
+        job.learn = whole_number("--tokenizer=train:", options->tokenizer + 6, 259, errors);
+    if (job.learn > 1 << 24)
+        errors_add(errors, "tokenize: --tokenizer=train:%lld: expected at most 16777216 tokens", (long long)job.learn);
+    char *end;
+    job.val_fraction = strtod(options->val_fraction, &end);
+    if (end == options->val_fraction || *end || !(job.val_fraction >= 0 && job.val_fraction < 1))
+        errors_add(errors, "tokenize: --val-fraction=%s: expected a number from 0 to below 1", options->val_fraction);
+    if (options->val_file)
+        job.val_fraction = 0;
+    return job;
+}
+
+/* ---- the output directory ------------------------------------------------------------------------ */
+
+/* What this command writes. */
+static const char *const outputs[] = { "train.bin", "val.bin", "train_[0-9]*.bin", "val_[0-9]*.bin",
+                                       "tokenizer.json" };
+
+/* Calls for each output in dir: counts them (then NULL), moves them to `to`, or removes them (to ""). */
+static int each_output(const char *dir, const char *to, Errors *errors)
+{
+    int found = 0;
+    for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {
+        glob_t list;
+        char  *pattern = files_join(dir, outputs[o]);
+        if (!pattern || glob(pattern, 0, NULL, &list)) {
+            free(pattern);
+            continue;
+        }
+        for (size_t f = 0; f < list.gl_pathc; f++, found++) {
+            const char *path   = list.gl_pathv[f];
+            char       *target = to && *to ? files_join(to, strrchr(path, '/') + 1) : NULL;
+            if (to && (target ? rename(path, target) : unlink(path)))
+                errors_add(errors, "%s: cannot be %s: %s", path, target ? "renamed" : "removed", strerror(errno));
+            free(target);
+        }
+        globfree(&list);
+        free(pattern);
+    }
+    return found;
+}
+
+/* ---- tokenizer ----------------------------------------------------------------------------------- */
+
+/* Learns from the training side of the inputs, at most LEARN_BYTES of it. split NULL: all of them. */
+static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const DocumentSplit *split, Errors *errors)
+{
+    DocumentReader reader = { .inputs = inputs, .rules = job->rules };
+    Document       document;
+    int64_t        count = 0, capacity = 0;
+    size_t         room  = inputs->bytes < LEARN_BYTES ? inputs->bytes : LEARN_BYTES, total = 0;
+    char          *plain = malloc(room);    /* JSON strings without their escapes */
+    TextSpan      *texts = NULL;
+    bool           fine  = plain != NULL;
+    while (fine && documents_next(&reader, &document, errors)) {
+        size_t length = split ? split_train_bytes(split, &document) : document.length;
+        if (length > room - total)
+            break;
+        if (count == capacity) {
+            capacity = 2 * capacity + 1024;
+            TextSpan *grown = realloc(texts, (size_t)capacity * sizeof *texts);
+            fine  = grown != NULL;
+            texts = grown ? grown : texts;
+        }
+        if (fine && length > 0)
+            texts[count++] = (TextSpan){ document.text, length };
+        if (fine && length > 0 && document.escaped)
+            texts[count - 1] = (TextSpan){ plain + total, jsonl_unescape(document.text, length, plain + total) };
+        total += length;
+    }
+    if (!fine)
+        errors_add(errors, "no memory to learn a tokenizer");
+    Tokenizer *tokenizer = fine ? tokenizer_train(texts, count, job->learn, errors) : NULL;
+    free(texts);
+    free(plain);
+    return tokenizer;
+}
+
+/* Keeps a given tokenizer.json as it is; writes one for the others. */
+static void save_tokenizer(const Tokenizer *tokenizer, const char *given, const char *dir, Errors *errors)
+{
+    char *to   = files_join(dir, "tokenizer.json");
+    char *from = files_is_dir(given) ? files_join(given, "tokenizer.json") : strdup(given);
+    size_t length = strlen(given), bytes = 0;
+    bool   json   = files_is_dir(given) || (length > 5 && !strcmp(given + length - 5, ".json"));
+    if (!to || !from)
+        errors_add(errors, "%s: no memory to write a tokenizer", dir);
+    else if (!json || !files_exists(from))
+        tokenizer_save(tokenizer, to, errors);
+    else {
+        char *text = files_read(from, &bytes, errors);
+        if (text)
+            files_replace(to, text, bytes, errors);
+        free(text);
+    }
+    free(to);
+    free(from);
+}
+
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static void print_side(const char *label, const ShardTotals *totals)
+{
+    if (totals->documents)
+        printf("%-10s %lld document%s, %lld bytes, %lld tokens (%.2f bytes per token), %d file%s\n", label,
+               (long long)totals->documents, totals->documents == 1 ? "" : "s", (long long)totals->bytes,
+               (long long)totals->tokens, (double)totals->bytes / (double)totals->tokens, totals->files,
+               totals->files == 1 ? "" : "s");
+}
+
+/* The first tokens of a shard, one in each pair of bars, so that doubled specials and stray spaces show. */
+static void print_first_tokens(const Tokenizer *tokenizer, const char *path)
+{
+    Errors    none = { 0 };
+    ShardSet *set  = shards_open(path, SHARD_AUTO, 0, &none);
+    printf("begins     |");
+    for (int64_t i = 0; set && i < 32 && i < set->tokens; i++) {
+        size_t      length;
+        const char *text = tokenizer_decode(tokenizer, shard_token(&set->shards[0], i), &length);
+        for (size_t c = 0; c < length; c++) {
+            if (text[c] == '\n')
+                printf("\\n");
+            else if ((unsigned char)text[c] < 0x20 || text[c] == 0x7f)
+                printf("\\x%02x", (unsigned char)text[c]);
+            else
+                putchar(text[c]);
+        }
+        putchar('|');
+    }
+    putchar('\n');
+    shards_close(set);
+    errors_free(&none);
+}
+
+static void print_summary(const Options *options, const Job *job, const Tokenizer *tokenizer, const Inputs *inputs,
+                          const DocumentSplit *split, const SplitTotals *totals, const char *dir)
+{
+    char *first = files_join(dir, job->shards.shard_tokens ? "train_00000.bin" : "train.bin");
+    printf("tokenizer  %s, %lld tokens\n", job->learn ? "byte-level BPE, learned" : options->tokenizer,
+           (long long)tokenizer_vocab(tokenizer));
+    if (job->learn > tokenizer_vocab(tokenizer))
+        printf("note       the text has no more pairs that occur twice: %lld tokens instead of %lld\n",
+               (long long)tokenizer_vocab(tokenizer), (long long)job->learn);
+    print_side("train", &totals->train);
+    print_side("held out", &totals->held_out);
+    if (split && split->tail > 0)
+        printf("note       the input is one document: its end is held out; --document-separator=blank splits it at "
+               "blank lines\n");
+    if (inputs->skipped)
+        printf("note       %d file%s of other kinds skipped\n", inputs->skipped, inputs->skipped == 1 ? "" : "s");
+    if (first)
+        print_first_tokens(tokenizer, first);
+    free(first);
+}
+
+/* Everything after the options are read: writes into `staging`. Returns the exit code that errors deserve. */
+static int tokenize_into(const char *staging, const Options *options, const Job *job, Errors *errors)
+{
+    Inputs        inputs = { 0 }, val = { 0 };
+    DocumentSplit split, all;
+    SplitTotals   totals = { 0 }, val_totals = { 0 };
+    bool          fine = inputs_open(&inputs, options->inputs, options->input_count, job->format, errors);
+    if (options->val_file)
+        fine = inputs_open(&val, &(char *){ (char *)options->val_file }, 1, job->format, errors) && fine;
+    const DocumentSplit *chosen = job->val_fraction > 0 ? &split : NULL;
+    /* Reads all text once, so that a bad line is found before anything is learned or written. */
+    fine = fine && split_choose(&split, &inputs, &job->rules, job->val_fraction, job->seed, errors) &&
+           (!options->val_file || split_choose(&all, &val, &job->rules, 0, job->seed, errors));
+
+    Tokenizer *tokenizer = NULL;
+    if (fine)
+        tokenizer = job->learn ? learn_tokenizer(&inputs, job, chosen, errors) :
+                                 tokenizer_load(options->tokenizer, errors);
+    if (tokenizer && job->shards.bos && tokenizer_bos(tokenizer) < 0)
+        errors_add(errors, "%s: has no token %s to begin documents; --bos=false does without", options->tokenizer,
+                   TOKENIZER_BOS);
+    if (tokenizer && job->shards.eos && tokenizer_eos(tokenizer) < 0)
+        errors_add(errors, "%s: has no token %s to end documents; --eos=false does without", options->tokenizer,
+                   TOKENIZER_EOS);
+    if (tokenizer && job->shards.dtype == SHARD_U16 && tokenizer_vocab(tokenizer) > 65536)
+        errors_add(errors, "tokenize: --dtype=u16 holds ids below 65536, the tokenizer has %lld; use u32",
+                   (long long)tokenizer_vocab(tokenizer));
+    int code = errors->count ? 2 : 1;
+    if (tokenizer && errors->count == 0 &&
+        shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals, errors) &&
+        (!options->val_file ||
+         shards_write(staging, "val", tokenizer, &val, &job->rules, NULL, &job->shards, &val_totals, errors)))
+        save_tokenizer(tokenizer, options->tokenizer, staging, errors);
+    if (options->val_file)
+        totals.held_out = val_totals.train;
+    if (errors->count == 0)
+        print_summary(options, job, tokenizer, &inputs, chosen, &totals, staging);
+    tokenizer_free(tokenizer);
+    inputs_close(&inputs);
+    inputs_close(&val);
+    return code;
+}
+
+/* Writes beside the final names and renames at the end, so that DIR never holds half of a result. Returns the
+ * exit code. */
+static int tokenize(const Options *options, const Job *job, Errors *errors)
+{
+    char *staging = files_join(options->out, ".tokenize.tmp");
+    if (!staging)
+        return 1;
+    int  code   = 2;
+    bool staged = false;
+    if (each_output(options->out, NULL, errors) && !job->overwrite)
+        errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it", options->out);
+    else if (files_make_dirs(staging, errors)) {
+        each_output(staging, "", errors);       /* of a call that was stopped */
+        code   = tokenize_into(staging, options, job, errors);
+        staged = true;
+    }
+    if (errors->count == 0) {
+        each_output(options->out, "", errors);
+        each_output(staging, options->out, errors);
+        files_sync_dir(options->out, errors);
+    }
+    Errors ignored = { 0 };
+    if (staged)
+        files_remove_tree(staging, &ignored);
+    errors_free(&ignored);
+    free(staging);
+    return errors->count ? code : 0;
+}
+
+int tokenize_command(int argc, char **argv)
+{
+    Errors  errors = { 0 };
+    Options options;
+    for (int a = 1; a < argc; a++)
+        if (!strcmp(argv[a], "--help") || !strcmp(argv[a], "-h")) {
+            fputs(usage, stdout);
+            return 0;
+        }
+    if (!parse_options(&options, argc, argv, &errors)) {
+        fputs("error: no memory\n", stderr);
+        return 1;
+    }
+    Job job  = read_job(&options, &errors);
+    int code = errors.count ? 2 : tokenize(&options, &job, &errors);
+    if (errors.count && argc == 1)
+        fputs(usage, stderr);
+    errors_print(&errors, stderr);
+    errors_free(&errors);
+    free(options.inputs);
+    return code;
+}
