@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# make demo: from nothing to a trained model, step by step. Everything is made from seeds and nothing is
+# downloaded; what it makes lies in build/demo (corpus) and runs/demo (the run).
+set -eu
+cd "$(dirname "$0")/.."
+export LC_ALL=C
+work=build/demo run=runs/demo
+begun=$(date +%s)
+
+step() { printf '\n== %s  (%d s since the start)\n' "$1" $(($(date +%s) - begun)); }
+
+step "1/5 a corpus of small stories"
+./train story generate --seed=1 --bytes=8000000 --held-out=0.05 --out=$work
+entropy=$(./train story entropy $work/held_out.txt)
+echo "$entropy"
+H=$(echo "$entropy" | sed -nE 's/^entropy: ([0-9.]+) bits\/byte.*/\1/p')
+text=$(wc -c <$work/held_out.txt)
+! command -v xz >/dev/null || awk -v packed="$(xz -9e -c $work/held_out.txt | wc -c)" -v text="$text" \
+    'BEGIN { printf "xz -9e on the held-out stories: %.3f bits/byte\n", 8 * packed / text }'
+
+step "2/5 a tokenizer and token shards"
+./train tokenize $work/train.txt --val-file=$work/held_out.txt --document-separator=blank --tokenizer=train:1024 \
+    --out=$work --overwrite=true
+
+step "3/5 training"
+./train configs/demo.json --run.dir=$run --run.overwrite=true --data.reference_bits_per_byte="$H"
+
+step "4/5 200 stories from the model"
+./train sample $run --count=200 --run.seed=1 --sample.temperature=0.8 >$work/samples.txt
+head -c 1500 $work/samples.txt
+
+step "5/5 do they hold together?"
+./train story check $work/held_out.txt
+./train story check $work/samples.txt --against=$work/train.txt
+
+printf '\nThe whole demo took %d s. See %s/report.html; try ./train sample %s\n' $(($(date +%s) - begun)) $run $run
