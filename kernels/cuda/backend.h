@@ -1,8 +1,12 @@
 /* What the CUDA files share: the backend's state, error checks, and the entry points between them. */
 #pragma once
+/* The contract's headers are C, which leaves the rest of an initialiser zero without a warning. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 extern "C" {
 #include "kernels/cuda/cuda.h"
 }
+#pragma GCC diagnostic pop
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 

@@ -1,0 +1,46 @@
+/* What the GPU tests of single ops share: the same numbers on both sides, poisoned outputs, comparison. */
+#pragma once
+#include "kernels/cuda/cuda.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+/* Two contexts and an arena on each side; both arenas are empty again at every test's start. */
+typedef struct GpuTest {
+    OpContext cpu, gpu;
+    char     *host, *device;        /* arenas */
+    size_t    host_used, device_used, host_size, device_size;
+    uint64_t  random;
+} GpuTest;
+
+/* One tensor on both sides: f32 on the CPU, bf16 (or f32) on the GPU, holding the same numbers. */
+typedef struct Both {
+    Tensor cpu, gpu;
+} Both;
+
+GpuTest *gpu_test_create(CudaAttention attention, bool deterministic, size_t bytes);
+void     gpu_test_destroy(GpuTest *test);
+void     gpu_test_reset(GpuTest *test);
+
+void *host_take(GpuTest *test, size_t bytes);
+void *device_take(GpuTest *test, size_t bytes);     /* filled with NaN */
+
+/* Normal numbers (nearly) times scale, rounded to dtype. */
+Both input(GpuTest *test, int64_t rows, int64_t cols, Dtype dtype, float scale);
+/* Filled with NaN on both sides. */
+Both output(GpuTest *test, int64_t rows, int64_t cols, Dtype dtype);
+/* The GPU's copy follows what was changed in the CPU's. */
+void upload(GpuTest *test, Both b);
+/* The GPU's tensor as f32, packed, on the host. */
+float *download(GpuTest *test, Tensor gpu);
+
+int32_t *device_ints(GpuTest *test, const int32_t *host, int64_t n);
+int32_t  below(GpuTest *test, int64_t n);
+int32_t *random_ids(GpuTest *test, int64_t n, int64_t limit);
+int32_t *sorted_order(GpuTest *test, const int32_t *ids, int64_t n);
+
+/* ||gpu - cpu|| <= tolerance * ||cpu|| and every element is finite. Prints the error it found. */
+void check_both(GpuTest *test, const char *what, Both b, double tolerance);
