@@ -147,41 +147,29 @@ static int check(int argc, char **argv)
     if (!path) errors_add(&errors, "FILE is missing");
     if (errors.count) return fail(&errors, 2);
 
-    Documents stories = {0}, training = {0};
-    uint64_t *own = NULL, *known = NULL;
-    int code = 2;
+    StoryFile stories = {0}, training = {0};
     StoryGrammar *g = story_grammar_create();
     StoryChecker *checker = g ? story_checker_create(g) : NULL;
-    if (!documents_read(path, &stories, &errors)) goto done;
-    if (against && !documents_read(against, &training, &errors)) goto done;
-    code = 1;
-    own = documents_hashes(&stories);
-    known = documents_hashes(&training);
-    if (!checker || !own || !known) {
-        errors_add(&errors, "no memory to check %s", path);
-        goto done;
+    const int readable = story_file_open(&stories, path, &errors) &&
+                         (!against || story_file_open(&training, against, &errors));
+    if (readable && checker) {
+        Tally tally = {.repeated = story_file_repeats(&stories)};
+        for (int64_t i = 0; i < stories.count; i++) {
+            const Document d = stories.stories[i];
+            const unsigned faults = story_check(checker, d.text, (int64_t)d.length);
+            tally.hold += faults == 0;
+            tally.carry += (faults & STORY_CARRY_FAULTS) == 0;
+            for (int k = 0; k < STORY_FAULTS; k++) tally.fault[k] += faults >> k & 1;
+            tally.known_text += story_file_contains(&training, d.text, d.length);
+        }
+        print_tally(path, &tally, stories.count, against);
     }
-    Tally tally = {0};
-    for (int64_t i = 0; i < stories.count; i++) {
-        const char *text = stories.bytes + stories.start[i];
-        const unsigned faults = story_check(checker, text, stories.length[i]);
-        tally.hold += faults == 0;
-        tally.carry += (faults & STORY_CARRY_FAULTS) == 0;
-        for (int k = 0; k < STORY_FAULTS; k++) tally.fault[k] += faults >> k & 1;
-        tally.known_text += hashes_contain(known, training.count, document_hash(text, stories.length[i]));
-        tally.repeated += i > 0 && own[i] == own[i - 1];
-    }
-    print_tally(path, &tally, stories.count, against);
-    code = 0;
-done:
-    if (errors.count) fail(&errors, 1);
-    free(own);
-    free(known);
-    documents_free(&stories);
-    documents_free(&training);
+    if (!checker) errors_add(&errors, "no memory to check %s", path);
+    story_file_close(&stories);
+    story_file_close(&training);
     story_checker_free(checker);
     story_grammar_free(g);
-    return code;
+    return errors.count ? fail(&errors, readable ? 1 : 2) : 0;
 }
 
 static int entropy(int argc, char **argv)
@@ -191,33 +179,32 @@ static int entropy(int argc, char **argv)
         errors_add(&errors, "entropy takes one FILE");
         return fail(&errors, 2);
     }
-    Documents stories = {0};
+    StoryFile stories = {0};
     StoryGrammar *g = story_grammar_create();
-    int code = 2;
+    const int readable = story_file_open(&stories, argv[0], &errors);
     if (!g) errors_add(&errors, "no memory for the story grammar");
-    if (!g || !documents_read(argv[0], &stories, &errors)) goto done;
-    int64_t parsed = 0, ambiguous = 0, bytes = 0;
-    double bits = 0;
-    for (int64_t i = 0; i < stories.count; i++) {
-        if (stories.length[i] > STORY_MAX_BYTES) continue;
-        const StoryParse p = story_parse(g, stories.bytes + stories.start[i], (int)stories.length[i]);
-        ambiguous += p.derivations > 1;
-        if (p.derivations != 1) continue;
-        parsed++;
-        bits += p.bits;
-        bytes += stories.length[i];
+    if (errors.count == 0) {
+        int64_t parsed = 0, ambiguous = 0, bytes = 0;
+        double bits = 0;
+        for (int64_t i = 0; i < stories.count; i++) {
+            const Document d = stories.stories[i];
+            if (d.length > STORY_MAX_BYTES) continue;
+            const StoryParse p = story_parse(g, d.text, (int)d.length);
+            ambiguous += p.derivations > 1;
+            if (p.derivations != 1) continue;
+            parsed++;
+            bits += p.bits;
+            bytes += (int64_t)d.length;
+        }
+        printf("%s: %lld stories, %lld parsed in one way, %lld in several\n", argv[0],
+               (long long)stories.count, (long long)parsed, (long long)ambiguous);
+        if (parsed)
+            printf("entropy: %.4f bits/byte, %.1f bits a story, %.1f bytes a story\n", bits / (double)bytes,
+                   bits / (double)parsed, (double)bytes / (double)parsed);
     }
-    printf("%s: %lld stories, %lld parsed in one way, %lld in several\n", argv[0], (long long)stories.count,
-           (long long)parsed, (long long)ambiguous);
-    if (parsed)
-        printf("entropy: %.4f bits/byte, %.1f bits a story, %.1f bytes a story\n", bits / (double)bytes,
-               bits / (double)parsed, (double)bytes / (double)parsed);
-    code = 0;
-done:
-    if (errors.count) fail(&errors, 1);
-    documents_free(&stories);
+    story_file_close(&stories);
     story_grammar_free(g);
-    return code;
+    return errors.count ? fail(&errors, readable ? 1 : 2) : 0;
 }
 
 int story_command(int argc, char **argv)

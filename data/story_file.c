@@ -1,83 +1,12 @@
 #include "data/story_file.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
-static char *read_whole(const char *path, int64_t *length, Errors *errors)
-{
-    FILE *f = fopen(path, "rb");
-    struct stat info;
-    if (!f || fstat(fileno(f), &info) != 0 || !S_ISREG(info.st_mode)) {
-        errors_add(errors, "%s: cannot be read (%s)", path, f ? "not a regular file" : strerror(errno));
-        if (f) fclose(f);
-        return NULL;
-    }
-    *length = info.st_size;
-    char *bytes = malloc((size_t)*length + 1);
-    if (!bytes || fread(bytes, 1, (size_t)*length, f) != (size_t)*length) {
-        errors_add(errors, "%s: reading %lld bytes failed", path, (long long)*length);
-        free(bytes);
-        bytes = NULL;
-    }
-    fclose(f);
-    return bytes;
-}
-
-/* Finds the paragraphs of bytes[length]. With d->start NULL only counts. */
-static int64_t split(Documents *d, int64_t length)
-{
-    int64_t count = 0;
-    for (int64_t at = 0; at < length;) {
-        while (at < length && isspace((unsigned char)d->bytes[at])) at++;
-        int64_t end = at;
-        while (end < length && !(d->bytes[end] == '\n' && (end + 1 == length || d->bytes[end + 1] == '\n')))
-            end++;
-        const int64_t next = end;
-        while (end > at && isspace((unsigned char)d->bytes[end - 1])) end--;
-        if (end > at) {
-            if (d->start) {
-                d->start[count] = at;
-                d->length[count] = end - at;
-            }
-            count++;
-        }
-        at = next;
-    }
-    return count;
-}
-
-int documents_read(const char *path, Documents *out, Errors *errors)
-{
-    int64_t length = 0;
-    *out = (Documents){.bytes = read_whole(path, &length, errors)};
-    if (!out->bytes) return 0;
-    const int64_t count = split(out, length);
-    out->start = malloc(sizeof *out->start * (size_t)(count + 1));
-    out->length = malloc(sizeof *out->length * (size_t)(count + 1));
-    if (!out->start || !out->length) {
-        errors_add(errors, "%s: no memory for %lld documents", path, (long long)count);
-        return 0;
-    }
-    out->count = split(out, length);
-    if (count == 0) errors_add(errors, "%s: holds no text", path);
-    return count > 0;
-}
-
-void documents_free(Documents *d)
-{
-    free(d->bytes);
-    free(d->start);
-    free(d->length);
-    *d = (Documents){0};
-}
-
-uint64_t document_hash(const char *text, int64_t length)
+static uint64_t hash_of(const char *text, size_t length)
 {
     uint64_t hash = 14695981039346656037u; /* FNV-1a, 64 bit: http://www.isthe.com/chongo/tech/comp/fnv */
-    for (int64_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211u;
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (uint8_t)text[i]) * 1099511628211u;
     return hash;
 }
 
@@ -87,16 +16,60 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-uint64_t *documents_hashes(const Documents *d)
+static Document trim(Document d)
 {
-    uint64_t *hashes = malloc(sizeof *hashes * (size_t)(d->count + 1));
-    if (!hashes) return NULL;
-    for (int64_t i = 0; i < d->count; i++) hashes[i] = document_hash(d->bytes + d->start[i], d->length[i]);
-    qsort(hashes, (size_t)d->count, sizeof *hashes, compare);
-    return hashes;
+    while (d.length && isspace((unsigned char)d.text[0])) d.text++, d.length--;
+    while (d.length && isspace((unsigned char)d.text[d.length - 1])) d.length--;
+    return d;
 }
 
-int hashes_contain(const uint64_t *sorted, int64_t count, uint64_t hash)
+bool story_file_open(StoryFile *f, const char *path, Errors *errors)
 {
-    return bsearch(&hash, sorted, (size_t)count, sizeof hash, compare) != NULL;
+    *f = (StoryFile){0};
+    char *paths[] = {(char *)path};
+    if (!inputs_open(&f->inputs, paths, 1, INPUT_TEXT, errors)) return false;
+    DocumentReader reader = {.inputs = &f->inputs};
+    Document d;
+    for (int64_t capacity = 0; documents_next(&reader, &d, errors); f->count++) {
+        if (f->count == capacity) {
+            capacity = 2 * capacity + 1024;
+            Document *grown = realloc(f->stories, sizeof d * (size_t)capacity);
+            if (!grown) goto no_memory;
+            f->stories = grown;
+        }
+        f->stories[f->count] = trim(d);
+    }
+    if (f->count == 0) {
+        errors_add(errors, "%s: holds no text", path);
+        return false;
+    }
+    f->hashes = malloc(sizeof *f->hashes * (size_t)f->count);
+    if (!f->hashes) goto no_memory;
+    for (int64_t i = 0; i < f->count; i++) f->hashes[i] = hash_of(f->stories[i].text, f->stories[i].length);
+    qsort(f->hashes, (size_t)f->count, sizeof *f->hashes, compare);
+    return true;
+no_memory:
+    errors_add(errors, "%s: no memory for more than %lld stories", path, (long long)f->count);
+    return false;
+}
+
+void story_file_close(StoryFile *f)
+{
+    inputs_close(&f->inputs);
+    free(f->stories);
+    free(f->hashes);
+    *f = (StoryFile){0};
+}
+
+bool story_file_contains(const StoryFile *f, const char *text, size_t length)
+{
+    const uint64_t hash = hash_of(text, length);
+    return f->count && bsearch(&hash, f->hashes, (size_t)f->count, sizeof hash, compare);
+}
+
+int64_t story_file_repeats(const StoryFile *f)
+{
+    int64_t repeats = 0;
+    for (int64_t i = 1; i < f->count; i++) repeats += f->hashes[i] == f->hashes[i - 1];
+    return repeats;
 }

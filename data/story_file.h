@@ -1,21 +1,21 @@
-/* Files of documents separated by blank lines, read whole. */
+/* A file of stories, one a paragraph, and which stories it holds. */
 #pragma once
-#include "model/errors.h"
-#include <stdint.h>
+#include "data/documents.h"
 
-typedef struct Documents {
-    char *bytes;     /* owned: the file */
-    int64_t *start;  /* [count], owned */
-    int64_t *length; /* [count], owned: without surrounding white space */
+typedef struct StoryFile {
+    Inputs inputs;     /* what the stories point into */
+    Document *stories; /* [count], owned; without surrounding white space */
+    uint64_t *hashes;  /* [count], owned: of the stories, sorted */
     int64_t count;
-} Documents;
+} StoryFile;
 
-/* Reads `path`. On failure adds to `errors` and returns 0. The caller frees with documents_free either way.
- */
-int documents_read(const char *path, Documents *out, Errors *errors);
-void documents_free(Documents *d);
+/* Reads `path`. False with an error when it cannot be read or holds no text. Release with story_file_close
+ * always. */
+bool story_file_open(StoryFile *f, const char *path, Errors *errors);
+void story_file_close(StoryFile *f);
 
-/* 64-bit hash of each document, sorted: [count], owned by the caller. NULL when memory is short. */
-uint64_t *documents_hashes(const Documents *d);
-uint64_t document_hash(const char *text, int64_t length);
-int hashes_contain(const uint64_t *sorted, int64_t count, uint64_t hash);
+/* Whether the file holds exactly this text (by a 64-bit hash). */
+bool story_file_contains(const StoryFile *f, const char *text, size_t length);
+
+/* Stories of the file that are there already, further up. */
+int64_t story_file_repeats(const StoryFile *f);
