@@ -22,7 +22,8 @@ static char *config_text(const char *rope, const char *more)
     snprintf(text, 4096,
              "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96,"
              "\"hidden_size\": 64, \"intermediate_size\": 72, \"num_hidden_layers\": 2,"
-             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-05,"
+             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 256,"
+             "\"rms_norm_eps\": 1e-05,"
              "\"hidden_act\": \"silu\", \"attention_bias\": false, \"tie_word_embeddings\": true%s%s}",
              rope, more);
     return text;
@@ -72,7 +73,8 @@ static void what_cannot_be_represented_is_refused(void **state)
                    "rope_scaling has rope_type \"linear\"; only \"default\" and \"llama3\" are known");
     expect_refused(", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2.0}", "",
                    "rope_parameters has rope_type \"yarn\"");
-    expect_refused(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "", "no low_freq_factor");
+    expect_refused(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "",
+                   "no low_freq_factor");
     expect_refused(", \"rope_scaling\": 8.0", "", "\"rope_scaling\" must be an object or null");
     expect_refused(", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "",
                    "partial_rotary_factor is not 1");
