@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define INDEX_MARK   "MMIDIDX\0"
-#define HEADER_BYTES 34    /* mark 8, u64 version, u8 dtype, u64 sequences, u64 document entries */
+#define MARK         "MMIDIDX\0"    /* with the 0 of a C string: 9 bytes */
+#define HEADER_BYTES 34    /* mark, u64 version, u8 dtype, u64 sequences, u64 document entries */
 
 /* X.idx of X.bin; NULL when path does not end in .bin or memory is short. Caller frees. */
 static char *index_path(const char *path)
@@ -21,12 +21,12 @@ static char *index_path(const char *path)
 
 static bool has_mark(const char *path)
 {
-    char        mark[8];
+    char        mark[sizeof MARK];
     struct stat status;
     if (stat(path, &status) || !S_ISREG(status.st_mode))    /* opening a FIFO would wait */
         return false;
     FILE *file = fopen(path, "rb");
-    bool  fine = file && fread(mark, 1, 8, file) == 8 && !memcmp(mark, INDEX_MARK, 8);
+    bool  fine = file && fread(mark, sizeof mark, 1, file) == 1 && !memcmp(mark, MARK, sizeof mark);
     if (file)
         fclose(file);
     return fine;
@@ -64,16 +64,16 @@ static int dtype_width(uint8_t code)
 /* data: the index, of `bytes`. Sequences must lie in the .bin one after another, as Megatron writes them. */
 static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uint64_t bytes, Errors *errors)
 {
-    if (bytes < HEADER_BYTES || read_i64(data + 8) != 1) {
+    if (bytes < HEADER_BYTES || read_i64(data + 9) != 1) {
         errors_add(errors, "%s: %s", path, bytes < HEADER_BYTES ? "truncated: shorter than its header" :
-                   "version at byte 8 is not 1");
+                   "version at byte 9 is not 1");
         return false;
     }
-    uint8_t  code      = data[16];
-    uint64_t sequences = (uint64_t)read_i64(data + 17), entries = (uint64_t)read_i64(data + 25);
+    uint8_t  code      = data[17];
+    uint64_t sequences = (uint64_t)read_i64(data + 18), entries = (uint64_t)read_i64(data + 26);
     shard->width = dtype_width(code);
     if (!shard->width) {
-        errors_add(errors, "%s: dtype code %u at byte 16, expected 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)",
+        errors_add(errors, "%s: dtype code %u at byte 17, expected 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)",
                    path, code);
         return false;
     }
@@ -106,6 +106,7 @@ static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uin
         errors_add(errors, "%s: no memory for %llu documents", path, (unsigned long long)entries);
         return false;
     }
+    int64_t before = 0;
     for (uint64_t d = 0; d < entries; d++) {
         int64_t sequence = read_i64(documents + 8 * d);
         if (sequence < 0 || (uint64_t)sequence > sequences) {
@@ -114,14 +115,15 @@ static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uin
             return false;
         }
         int64_t first = (uint64_t)sequence == sequences ? at / width : read_i64(offsets + 8 * sequence) / width;
-        int64_t last  = shard->document_count ? shard->documents[shard->document_count - 1] : -1;
-        if (first < last) {
+        if (first < before) {
             errors_add(errors, "%s: document %llu begins before the one in front of it", path,
                        (unsigned long long)d);
             return false;
         }
-        if (first > last && first < shard->count)     /* an empty document begins where the next one does */
+        /* An empty document begins where the next one does, or at the end. */
+        if (first < shard->count && (first > before || shard->document_count == 0))
             shard->documents[shard->document_count++] = first;
+        before = first;
     }
     return true;
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define HEADER_BYTES  (SHARD_HEADER_INTS * 4)
-#define SCAN_BLOCK    (1 << 20)    /* ids of one piece of the vocabulary pass */
+#define SCAN_BYTES    (1 << 20)    /* one piece of the vocabulary pass */
 
 /* Header words, all little-endian int32. Words 3-7 are zero in other tools' files. */
 enum { WORD_MAGIC, WORD_VERSION, WORD_COUNT, WORD_COUNT_HIGH, WORD_VOCAB, WORD_BOUNDARY_PLUS_1,
@@ -84,115 +84,146 @@ static bool read_raw(Shard *shard, ShardDtype dtype, Errors *errors)
     return true;
 }
 
-/* What comes from outside memory: mapping and format. */
-static bool open_file(Shard *shard, ShardDtype dtype, Errors *errors)
+/* Whether the open file is one to map; its size goes to map_bytes. */
+static bool check_kind(Shard *shard, int fd, Errors *errors)
 {
-    const char *path = shard->path;
     struct stat status;
-    /* Not blocking, so that a FIFO is reported instead of waited for. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &status)) {
-        errors_add(errors, "%s: cannot be read: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return false;
-    }
-    bool regular = S_ISREG(status.st_mode);
-    if (!regular)
-        errors_add(errors, "%s: %s, expected a token file", path,
-                   S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
-    else if (status.st_size == 0)
-        errors_add(errors, "%s: empty, expected a token file", path);
-    if (!regular || status.st_size == 0) {
-        close(fd);
+    if (fstat(fd, &status)) {
+        errors_add(errors, "%s: cannot be read: %s", shard->path, strerror(errno));
         return false;
     }
     shard->map_bytes = (size_t)status.st_size;
-    shard->map       = mmap(NULL, shard->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    int map_error    = errno;
-    close(fd);
-    if (shard->map == MAP_FAILED) {
-        shard->map = NULL;
-        errors_add(errors, "%s: cannot be mapped: %s", path, strerror(map_error));
-        return false;
-    }
+    bool regular = S_ISREG(status.st_mode);
+    if (!regular)
+        errors_add(errors, "%s: %s, expected a token file", shard->path,
+                   S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+    else if (status.st_size == 0)
+        errors_add(errors, "%s: empty, expected a token file", shard->path);
+    return regular && status.st_size > 0;
+}
 
-    uint32_t magic = 0;
+/* Format and size of the mapped file. */
+static bool read_format(Shard *shard, ShardDtype dtype, Errors *errors)
+{
+    const char *path  = shard->path;
+    uint32_t    magic = 0;
     if (shard->map_bytes >= 4)
         memcpy(&magic, shard->map, 4);
-    bool headed = magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32, fine;
-    if (megatron_has_index(path)) {
+    bool headed = magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32, fine = false;
+    if (megatron_has_index(path))
         fine = megatron_read_index(shard, errors);
-    } else if (headed && shard->map_bytes >= HEADER_BYTES) {
+    else if (headed && shard->map_bytes >= HEADER_BYTES)
         fine = read_header(shard, dtype, errors);
-    } else if (headed || (dtype == SHARD_AUTO && shard->map_bytes < HEADER_BYTES)) {
+    else if (headed || (dtype == SHARD_AUTO && shard->map_bytes < HEADER_BYTES && !megatron_is_index(path)))
         errors_add(errors, "%s: %zu bytes, shorter than the %d-byte header of a token file%s", path,
                    shard->map_bytes, HEADER_BYTES, headed ? " (truncated: copy or write it again)" :
                    "; a raw file needs data.dtype u16 or u32");
-        fine = false;
-    } else if (dtype == SHARD_AUTO) {
+    else if (dtype == SHARD_AUTO)
         explain_magic(path, shard->map, errors);
-        fine = false;
-    } else {
+    else
         fine = read_raw(shard, dtype, errors);
-    }
-    if (fine && shard->count == 0) {
+    if (fine && shard->count == 0)
         errors_add(errors, "%s: holds no tokens", path);
-        fine = false;
-    }
-    if (fine)
-        shard->tokens = (const uint8_t *)shard->map + shard->offset;
-    return fine;
+    shard->tokens = (const uint8_t *)shard->map + shard->offset;
+    return fine && shard->count > 0;
 }
 
-/* Largest id of [begin, end). One loop per width, so that the compiler makes each a vector loop. */
-static uint64_t largest_id(const Shard *shard, int64_t begin, int64_t end)
+/* Largest of `count` ids. One loop per width, so that the compiler makes each a vector loop. */
+static uint64_t largest_id(const void *ids, int width, int64_t count)
 {
-    uint64_t wide = 0;
-    uint32_t top  = 0;
-    if (shard->width == 1) {
-        for (int64_t i = begin; i < end; i++)
-            top = shard->tokens[i] > top ? shard->tokens[i] : top;
-    } else if (shard->width == 2) {
-        const uint16_t *ids = (const uint16_t *)shard->tokens;
-        uint16_t        top16 = 0;
-        for (int64_t i = begin; i < end; i++)
-            top16 = ids[i] > top16 ? ids[i] : top16;
-        top = top16;
-    } else if (shard->width == 4) {
-        const uint32_t *ids = (const uint32_t *)shard->tokens;
-        for (int64_t i = begin; i < end; i++)
-            top = ids[i] > top ? ids[i] : top;
-    } else {
-        const uint64_t *ids = (const uint64_t *)shard->tokens;
-        for (int64_t i = begin; i < end; i++)
-            wide = ids[i] > wide ? ids[i] : wide;
+    uint64_t top = 0;
+#define SCAN(type)                                                                                           \
+    do {                                                                                                     \
+        const type *list = ids;                                                                              \
+        type largest = 0;                                                                                    \
+        for (int64_t i = 0; i < count; i++)                                                                  \
+            largest = list[i] > largest ? list[i] : largest;                                                 \
+        top = largest;                                                                                       \
+    } while (0)
+    switch (width) {
+    case 1:  SCAN(uint8_t);  break;
+    case 2:  SCAN(uint16_t); break;
+    case 4:  SCAN(uint32_t); break;
+    default: SCAN(uint64_t); break;
     }
-    return top > wide ? top : wide;
+#undef SCAN
+    return top;
 }
 
-static bool check_ids(const Shard *shard, int64_t vocab, Errors *errors)
+static bool read_all(int fd, void *to, size_t bytes, uint64_t offset)
 {
-    uint64_t limit  = vocab > 0 ? (uint64_t)vocab : (uint64_t)INT32_MAX + 1;
-    int64_t  blocks = (shard->count + SCAN_BLOCK - 1) / SCAN_BLOCK, bad = INT64_MAX;
-    #pragma omp parallel for schedule(dynamic) reduction(min : bad)
-    for (int64_t b = 0; b < blocks; b++) {
-        int64_t begin = b * SCAN_BLOCK, end = begin + SCAN_BLOCK < shard->count ? begin + SCAN_BLOCK : shard->count;
-        if (largest_id(shard, begin, end) < limit)
-            continue;
-        while (largest_id(shard, begin, begin + 1) < limit)
-            begin++;
-        bad = begin < bad ? begin : bad;
+    for (ssize_t n; bytes; to = (char *)to + n, bytes -= (size_t)n, offset += (uint64_t)n)
+        if ((n = pread(fd, to, bytes, (off_t)offset)) <= 0)
+            return false;
+    return true;
+}
+
+/* Index of the first id >= limit, -1 when there is none, -2 when reading failed; *id is that id. It reads instead
+ * of touching the mapping, which would make the whole file count as memory of this process. */
+static int64_t find_id_from(const Shard *shard, int fd, uint64_t limit, uint64_t *id)
+{
+    int64_t block = SCAN_BYTES / shard->width, blocks = (shard->count + block - 1) / block, first = INT64_MAX;
+    int     failed = 0;
+    #pragma omp parallel reduction(min : first) reduction(+ : failed)
+    {
+        void *buffer = malloc(SCAN_BYTES);
+        #pragma omp for schedule(dynamic)
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t begin = b * block, count = begin + block < shard->count ? block : shard->count - begin;
+            if (!buffer || !read_all(fd, buffer, (size_t)(count * shard->width),
+                                     shard->offset + (uint64_t)(begin * shard->width))) {
+                failed++;
+            } else if (largest_id(buffer, shard->width, count) >= limit) {
+                int64_t at = 0;
+                while (largest_id((char *)buffer + at * shard->width, shard->width, 1) < limit)
+                    at++;
+                first = begin + at < first ? begin + at : first;
+            }
+        }
+        free(buffer);
     }
-    if (bad == INT64_MAX)
-        return true;
+    if (failed)
+        return -2;
+    if (first == INT64_MAX)
+        return -1;
+    *id = largest_id(shard->tokens + first * shard->width, shard->width, 1);
+    return first;
+}
+
+static void check_ids(const Shard *shard, int fd, int64_t vocab, Errors *errors)
+{
+    uint64_t limit = vocab > 0 ? (uint64_t)vocab : (uint64_t)INT32_MAX + 1, id = 0;
+    if (shard->width < 4 && limit >> 8 * shard->width)
+        return;    /* ids of this width are all below it */
+    int64_t bad = find_id_from(shard, fd, limit, &id);
+    if (bad == -2)
+        errors_add(errors, "%s: cannot be read: %s", shard->path, strerror(errno));
+    if (bad < 0)
+        return;
     const char *hint = "check that data.tokenizer or model.vocab is the one the file was written with";
     if (vocab <= 0)
         hint = "no tokenizer has that many; check data.dtype";
-    errors_add(errors, "%s: id %llu of token %lld (byte %llu) is not below the vocabulary's %llu; %s", shard->path,
-               (unsigned long long)largest_id(shard, bad, bad + 1), (long long)bad,
-               (unsigned long long)(shard->offset + (uint64_t)bad * shard->width), (unsigned long long)limit, hint);
-    return false;
+    errors_add(errors, "%s: id %llu of token %lld (byte %llu) is not below the vocabulary's %llu; %s",
+               shard->path, (unsigned long long)id, (long long)bad,
+               (unsigned long long)(shard->offset + (uint64_t)(bad * shard->width)), (unsigned long long)limit, hint);
+}
+
+static void open_file(Shard *shard, ShardDtype dtype, int64_t vocab, Errors *errors)
+{
+    /* Not blocking, so that a FIFO is reported instead of waited for. */
+    int fd = open(shard->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        errors_add(errors, "%s: cannot be read: %s", shard->path, strerror(errno));
+        return;
+    }
+    if (check_kind(shard, fd, errors)) {
+        void *map = mmap(NULL, shard->map_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED)
+            errors_add(errors, "%s: cannot be mapped: %s", shard->path, strerror(errno));
+        else if (shard->map = map, read_format(shard, dtype, errors))
+            check_ids(shard, fd, vocab, errors);
+    }
+    close(fd);
 }
 
 static void shard_free(Shard *shard)
@@ -229,8 +260,8 @@ static void open_pattern(ShardSet *set, const char *pattern, ShardDtype dtype, i
         *shard = (Shard){ .path = strdup(path), .boundary = -1 };
         if (!shard->path)
             errors_add(errors, "%s: no memory for its name", path);
-        else if (open_file(shard, dtype, errors))
-            check_ids(shard, vocab, errors);
+        else
+            open_file(shard, dtype, vocab, errors);
     }
     globfree(&found);
 }
