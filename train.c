@@ -292,7 +292,10 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
 static void record_choices(Training *t)
 {
     const Backend *backend = &t->setup.backend;
+    CheckpointState kept = t->state;        /* all but the choices of an earlier part of the run */
+    kept.choices = NULL, kept.choice_count = 0;
     checkpoint_state_free(&t->state);
+    t->state = kept;
     for (int op = 0; op < OP_COUNT; op++) {
         char text[160];
         snprintf(text, sizeof text, "%s=%s", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
