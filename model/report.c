@@ -234,8 +234,8 @@ static void write_cards(FILE *out, const ReportLog *log)
         write_card(out, "Steps", value, small);
         plot_value(value, sizeof value, (double)last->tokens);
         small[0] = 0;
-        double corpus = report_number(log->header, "train_tokens", 0);
-        if (corpus > 0) snprintf(small, sizeof small, "%.2f epochs", (double)last->tokens / corpus);
+        double epochs = (double)last->tokens / report_number(log->header, "train_tokens", INFINITY);
+        if (epochs >= 0.005) snprintf(small, sizeof small, "%.2f epochs", epochs);
         write_card(out, "Tokens seen", value, small);
         plot_value(value, sizeof value, median_of(log, rate_of));
         double mfu = median_of(log, mfu_of);

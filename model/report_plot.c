@@ -86,7 +86,7 @@ int plot_ticks(double lo, double hi, int wanted, double *ticks, int room)
     }
     int count = 0;
     for (double i = ceil(lo / step - 1e-9); i * step <= hi + 1e-9 * step && count < room; i++) {
-        ticks[count++] = i * step;
+        ticks[count++] = i * step + 0.0;        /* never -0 */
     }
     return count;
 }
@@ -161,6 +161,7 @@ static bool make_frame(const Plot *plot, Frame *f)
         y0 = fmin(y0, plot->reference);
         y1 = fmax(y1, plot->reference);
     }
+    if (x0 > 0 && x0 < 0.5 * x1) x0 = 0;        /* a run starts there; what was resumed may not */
     bool log_y = plot->log_y && y0 > 0 && y1 >= 3 * y0;
     if (log_y) {
         y0 = log10(y0);
@@ -321,9 +322,9 @@ void plot_write(FILE *out, const Plot *plot)
             f.y1, f.left, f.top, f.width, f.height, f.log_y, plot->unit);
     write_axes(out, &f, plot->wide);
     /* A nested svg clips what leaves the frame. */
-    double top = f.top - 4, wide = f.width + RIGHT, high = f.height + 8;
-    fprintf(out, "<svg x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" viewBox=\"%g %g %g %g\">\n", f.left, top,
-            wide, high, f.left, top, wide, high);
+    double left = f.left - 6, top = f.top - 4, wide = f.width + RIGHT + 6, high = f.height + 8;
+    fprintf(out, "<svg x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" viewBox=\"%g %g %g %g\">\n", left, top,
+            wide, high, left, top, wide, high);
     if (isfinite(plot->reference)) {
         double y = y_at(&f, plot->reference);
         fprintf(out, "<path class=\"ref\" d=\"M%.1f %.1fh%.1f\"/>\n", f.left, y, f.width);

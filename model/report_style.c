@@ -18,7 +18,7 @@ const char report_css[] =
 "border:1px solid currentColor}\n"
 ".good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}\n"
 ".facts{color:var(--soft);margin:2px 0 20px;font-size:14px}\n"
-".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin-bottom:12px}\n"
+".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(230px,1fr));gap:12px;margin-bottom:12px}\n"
 ".card,figure,.box{background:var(--card);border:1px solid var(--hair);border-radius:10px}\n"
 ".card{padding:11px 15px}\n"
 ".card span{display:block;color:var(--soft);font-size:12.5px}\n"

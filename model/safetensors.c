@@ -364,7 +364,7 @@ Safetensors *safetensors_open(const char *path, Errors *errors)
     cJSON *index = NULL;
     bool indexed = length > 5 && strcmp(file + length - 5, ".json") == 0;
     bool ok = indexed ? add_indexed(st, file, &index, errors) : add_file(st, file, errors);
-    qsort(st->tensors, (size_t)st->tensor_count, st->tensors ? sizeof *st->tensors : 1, by_name);
+    if (st->tensor_count) qsort(st->tensors, (size_t)st->tensor_count, sizeof *st->tensors, by_name);
     for (int i = 1; i < st->tensor_count && ok; i++) {
         if (strcmp(st->tensors[i - 1].name, st->tensors[i].name) != 0) continue;
         errors_add(errors, "%s: tensor \"%s\" is in two of its files", file, st->tensors[i].name);

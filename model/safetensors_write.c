@@ -170,7 +170,7 @@ static bool lay_out(SafetensorsWriter *w, const SafetensorsSpec *specs, int64_t 
                        "tensors of wider types must stand before narrower ones");
             return false;
         }
-        if (shard_bytes > 0 && at > 0 && at + bytes > shard_bytes) {
+        if (shard_bytes > 0 && at > 0 && bytes > 0 && at + bytes > shard_bytes) {
             w->shard_count++;
             at = 0;
         }
