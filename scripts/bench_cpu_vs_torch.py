@@ -5,8 +5,8 @@
 
 Both train in float32 on random tokens: forward, backward, clipping, AdamW (fused in PyTorch). Rounds of
 the two alternate, each in a process of its own, so that a noisy machine disturbs both alike. Prints each
-round, the medians, and ours / PyTorch. PyTorch gets what makes it fast: one QKV and one gate-up matrix, the library's
-rms_norm and scaled_dot_product_attention, precomputed rotary tables.
+round, the medians, and ours / PyTorch. PyTorch gets what makes it fast: one QKV and one gate-up matrix, the
+library's rms_norm and scaled_dot_product_attention, precomputed rotary tables.
 """
 import argparse
 import json
@@ -18,7 +18,8 @@ import time
 
 DEFAULTS = {
     "model": {"kv_heads": None, "head_dim": 0, "norm_eps": 1e-5, "rope_theta": 5e5, "tie_embeddings": False},
-    "train": {"accum": 1, "lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0},
+    "train": {"accum": 1, "lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1,
+              "clip": 1.0},
 }
 
 
@@ -130,8 +131,9 @@ def torch_round(config, threads, steps, warmup):
 # ---- in turn -----------------------------------------------------------------------------------------
 
 def our_round(arguments, config):
-    settings = [*arguments.set, f"model.vocab={config['model']['vocab']}", "data.tokenizer=", "run.device=cpu",
-                f"run.threads={arguments.threads}"]
+    vocab = config["model"]["vocab"]
+    settings = [*arguments.set, f"model.vocab={vocab}", "data.tokenizer=", "sample.every=0",
+                "run.device=cpu", f"run.threads={arguments.threads}"]
     done = subprocess.run(
         [arguments.binary, "bench", arguments.config, f"--steps={arguments.steps}",
          f"--warmup={arguments.warmup}", *(f"--{s}" for s in settings)], capture_output=True, text=True,
