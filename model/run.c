@@ -1,5 +1,6 @@
 #include "model/run.h"
 #include "model/files.h"
+#include "model/hf_export.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -97,6 +98,7 @@ static bool delete_run(const char *dir, Errors *errors)
     if (d) closedir(d);
     if (checkpoints) rmdir(checkpoints);    /* stays where the user keeps something in it */
     free(checkpoints);
+    ok = ok && delete_one(dir, HF_KEPT_DIR, errors);
     return ok && delete_one(dir, "log.jsonl", errors) && delete_one(dir, "config.json", errors);
 }
 

@@ -1,4 +1,4 @@
-/* The run directory: config.json, log.jsonl, checkpoints/, report.html. */
+/* The run directory: config.json, log.jsonl, checkpoints/, report.html; hf/ where the model was imported. */
 #pragma once
 #include "model/errors.h"
 #include <stdbool.h>

@@ -23,7 +23,7 @@ import tempfile
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 SEQ = 32    # tokens of a training row in --matrix
 
@@ -118,8 +118,23 @@ def check_gguf(path, hf_dir, dtype):
         divisors = torch.tensor(tensors.pop("rope_freqs.weight").data.copy())
         assert torch.allclose(plain / divisors, model.model.rotary_emb.inv_freq.double(), rtol=1e-5)
     assert not tensors, f"unexpected {list(tensors)}"
-    if "tokenizer.ggml.tokens" in reader.fields:
-        assert len(value("tokenizer.ggml.tokens")) == config.vocab_size
+    if os.path.exists(os.path.join(hf_dir, "tokenizer.json")):
+        check_gguf_tokenizer(value, hf_dir, config.vocab_size)
+
+
+def check_gguf_tokenizer(value, hf_dir, vocab):
+    """Tokens, kinds, merges and special ids against the exported tokenizer.json."""
+    tokenizer = AutoTokenizer.from_pretrained(hf_dir)
+    with open(os.path.join(hf_dir, "tokenizer.json")) as f:
+        merges = json.load(f)["model"]["merges"]
+    tokens, types = value("tokenizer.ggml.tokens"), value("tokenizer.ggml.token_type")
+    assert len(tokens) == len(types) == vocab
+    for text, i in tokenizer.get_vocab().items():
+        assert tokens[i] == text and (types[i] == 3) == (i in tokenizer.all_special_ids), (i, text)
+    assert all(kind == 5 for i, kind in enumerate(types) if tokenizer.convert_ids_to_tokens(i) is None)
+    assert value("tokenizer.ggml.merges") == [m if isinstance(m, str) else " ".join(m) for m in merges]
+    assert value("tokenizer.ggml.bos_token_id") == tokenizer.bos_token_id
+    assert value("tokenizer.ggml.eos_token_id") == tokenizer.eos_token_id
 
 
 def verify(title, binary, run, scratch, tolerance):
