@@ -16,9 +16,11 @@ CC       ?= cc
 CXX      ?= c++
 OPT      ?= -O3 -march=native
 # Everything of -ffast-math that keeps NaN, infinities and the order of sums.
-CFLAGS   := -std=gnu11 $(OPT) -fno-math-errno -fno-trapping-math -fopenmp -g
+CFLAGS   := -std=gnu11 -D_GNU_SOURCE= $(OPT) -fno-math-errno -fno-trapping-math -fopenmp -g
 CXXFLAGS := -std=gnu++17 -O1 -g
 WARNINGS := -Wall -Wextra -Wshadow
+# An undeclared function is taken to return int, which cuts pointers in half.
+C_WARNINGS := -Wstrict-prototypes -Werror=implicit-function-declaration
 CPPFLAGS := -I. $(EXTRA_CFLAGS)
 LDLIBS   := $(EXTRA_LIBS)
 
@@ -74,6 +76,7 @@ C_SOURCES  := train.c $(wildcard commands/*.c model/*.c data/*.c kernels/*.c ker
 CU_SOURCES := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 C_TESTS    := $(wildcard tests/test_*.c)
 GPU_TESTS  := $(wildcard tests/gpu/test_*.c tests/gpu/test_*.cu)
+GPU_BENCHES := $(wildcard tests/gpu/bench_*.c tests/gpu/bench_*.cu)
 
 OBJECTS := $(C_SOURCES:%.c=$(O)/%.o)
 CPPFLAGS += $(DEP_CFLAGS)
@@ -99,10 +102,11 @@ endif
 # A constructor that nothing refers to has to be named.
 LIBRARY := $(filter-out $(O)/train.o,$(OBJECTS))
 HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/test_%,$(wildcard tests/*.c)))
-GPU_HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/gpu/test_%,$(wildcard tests/gpu/*.c)))
+GPU_HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/gpu/test_% tests/gpu/bench_%,$(wildcard tests/gpu/*.c)))
 LINKED  := $(HELPERS) $(O)/kernels/cpu/openblas_kernel.o $(O)/libcoda.a
 TESTS   := $(C_TESTS:%.c=$(O)/%)
 GPU_TESTS := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_TESTS)))
+GPU_BENCHES := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_BENCHES)))
 
 # ---- rules -----------------------------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ build/variant: FORCE
 	@echo '$(O)' | cmp -s - $@ || echo '$(O)' > $@
 
 # Holds every flag; it changes only when they do, and then everything is compiled again.
-FLAGS := $(CC) $(CXX) $(NVCC) $(CFLAGS) $(CXXFLAGS) $(WARNINGS) $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) $(LDLIBS) $(TEST_LIBS)
+FLAGS := $(CC) $(CXX) $(NVCC) $(CFLAGS) $(CXXFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) $(LDLIBS) $(TEST_LIBS)
 $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
@@ -130,7 +134,7 @@ $(O)/train: $(OBJECTS)
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "  compile $<"
-	@$(CC) $(CFLAGS) $(WARNINGS) -Wstrict-prototypes $(CPPFLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c -o $@ $<
+	@$(CC) $(CFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c -o $@ $<
 
 # The log of a run says what the program was built from.
 GIT_VERSION := $(or $(shell git describe --always --dirty --abbrev=10 2>/dev/null),unknown)
@@ -169,7 +173,7 @@ $(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(GPU_HELPERS) $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
--include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d) $(GPU_TESTS:=.d) $(GPU_TESTS:=.cu.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d) $(foreach program,$(GPU_TESTS) $(GPU_BENCHES),$(program).d $(program).cu.d)
 
 # ---- what one asks for -----------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ demo: train
 	@scripts/demo.sh
 
 tests: $(TESTS)
-cuda-objects: $(O)/train $(GPU_TESTS)
+cuda-objects: $(O)/train $(GPU_TESTS) $(GPU_BENCHES)
 
 test: train $(TESTS)
 	@NVCC='$(NVCC)' CUDA='$(CUDA)' scripts/run_tests.sh $(TESTS) $(wildcard tests/check_*.sh tests/test_*.py)
@@ -190,8 +194,9 @@ test-gpu: train $(GPU_TESTS)
 	@$(if $(WITH_CUDA),,echo "make test-gpu needs a CUDA toolkit: none was found" >&2; exit 1;) \
 	scripts/run_tests.sh $(GPU_TESTS) $(wildcard tests/gpu/*.sh tests/gpu/*.py)
 
-bench: train
+bench: train $(if $(WITH_CUDA),$(GPU_BENCHES))
 	@for config in width_1b width_7b width_70b; do ./train bench configs/$$config.json || exit 1; done
+	@$(if $(WITH_CUDA),for program in $(GPU_BENCHES); do $$program || exit 1; done)
 
 sass: $(OBJECTS)
 	@test -n "$(K)" || { echo "usage: make sass K=part-of-a-kernel-name" >&2; exit 2; }
