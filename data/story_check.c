@@ -154,6 +154,18 @@ static int is(const Reading *r, int i, const char *word)
            memcmp(r->words[i].text.bytes, word, strlen(word)) == 0;
 }
 
+/* A word or a sign that no story has. */
+static int has_unknown(const Reading *r, int64_t length)
+{
+    for (int i = 0; i < r->count; i++) {
+        if (r->words[i].class_index == UNKNOWN) return 1;
+    }
+    for (int64_t i = 0; i < length; i++) {
+        if (!isalpha((unsigned char)r->copy[i]) && !memchr(" .,!\"", r->copy[i], 5)) return 1;
+    }
+    return 0;
+}
+
 /* The same word throughout, at least `least` times, the last time among the last `tail` sentences. */
 static int carried(const Reading *r, Trail t, int least, int tail)
 {
@@ -319,7 +331,7 @@ unsigned story_check(const StoryChecker *c, const char *text, int64_t length)
 
     const int owner = owner_in(&r, last);
     if (text[length - 1] != '.' || owner < 0) faults |= STORY_UNENDED;
-    if (follow(&r, UNKNOWN).count) faults |= STORY_UNKNOWN;
+    if (has_unknown(&r, length)) faults |= STORY_UNKNOWN;
     if (!introduces_two(&r, hero, friend_)) faults |= STORY_PEOPLE;
     if (!carried(&r, hero, 4, 1)) faults |= STORY_HERO_LOST;
     if (!carried(&r, thing, 4, 1) || !adjective.same || !paired(&r, STORY_ADJECTIVE, STORY_THING) ||
@@ -341,7 +353,7 @@ const char *story_fault_text(int bit)
 {
     static const char *const texts[STORY_FAULTS] = {
         "does not end after the sentence on who has the object",
-        "has unknown words",
+        "has unknown words or signs",
         "does not introduce two people",
         "loses the child's name",
         "loses the object or its adjective",

@@ -7,7 +7,7 @@
 /* One bit each. */
 enum StoryFault {
     STORY_UNENDED = 1 << 0,     /* does not stop right after the sentence that says who has the object now */
-    STORY_UNKNOWN = 1 << 1,     /* a word outside the vocabulary */
+    STORY_UNKNOWN = 1 << 1,     /* a word or a sign outside the vocabulary */
     STORY_PEOPLE = 1 << 2,      /* the first two sentences do not introduce a child and a friend */
     STORY_HERO_LOST = 1 << 3,   /* the child's name changes, or does not come back to the end */
     STORY_OBJECT_LOST = 1 << 4, /* the object or its adjective changes, or does not come back to the end */

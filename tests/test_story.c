@@ -382,6 +382,7 @@ static void checker_names_each_fault(void **state)
          STORY_UNENDED},
         {"a gift.", "a gift. Lily", 0, STORY_UNENDED},
         {"greedy", "greddy", 0, STORY_UNKNOWN},
+        {"greedy", "\xc3 greedy", 0, STORY_UNKNOWN},
         {"a rabbit called Pip", "a rabbit", 0, STORY_PEOPLE},
         {"Lily", "Molly", 3, STORY_HERO_LOST},
         {"and Lily never", "and she never", 0, STORY_HERO_LOST},
