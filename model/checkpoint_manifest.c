@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SELF "manifest_xxh64"
+/* The manifest's own checksum is its last entry and covers every byte before it. */
+#define SEAL ",\n\t\"manifest_xxh64\":\t\"%016" PRIx64 "\"\n}"
+#define SEAL_BEGIN ",\n\t\"manifest_xxh64\""
+#define SEAL_ROOM 64
 
 static const char *const file_names[MANIFEST_FILES] = {"model.safetensors", "optimizer.safetensors"};
 
@@ -27,15 +30,30 @@ static void add_hex(cJSON *to, const char *key, uint64_t value)
     cJSON_AddStringToObject(to, key, text);
 }
 
-/* Checksum of the manifest as it is printed without its own entry. */
-static uint64_t own_checksum(const cJSON *root)
+/* cJSON prints 15 digits; this is the number itself. */
+static void add_double(cJSON *to, const char *key, double value)
 {
-    char *text = cJSON_PrintUnformatted(root);
+    char text[32];
+    snprintf(text, sizeof text, "%.17g", value);
+    cJSON_AddRawToObject(to, key, isfinite(value) ? text : "null");
+}
+
+/* The seal of a manifest whose first `bytes` bytes are `text`. */
+static void make_seal(char *seal, const char *text, size_t bytes)
+{
     Xxh64 hash;
     xxh64_begin(&hash, 0);
-    if (text) xxh64_add(&hash, text, strlen(text));
-    free(text);
-    return xxh64_end(&hash);
+    xxh64_add(&hash, text, bytes);
+    snprintf(seal, SEAL_ROOM, SEAL, xxh64_end(&hash));
+}
+
+static bool is_sealed(const char *text)
+{
+    char seal[SEAL_ROOM];
+    const char *end = strstr(text, SEAL_BEGIN);
+    if (!end) return false;
+    make_seal(seal, text, (size_t)(end - text));
+    return strcmp(end, seal) == 0;
 }
 
 static cJSON *to_json(const CheckpointState *s, const SafetensorsWritten *files, int count)
@@ -53,10 +71,9 @@ static cJSON *to_json(const CheckpointState *s, const SafetensorsWritten *files,
         snprintf(text, sizeof text, "%" PRId64, s->cursor[i]);
         cJSON_AddItemToArray(cursor, cJSON_CreateString(text));
     }
-    if (isnan(s->best_val_loss)) cJSON_AddNullToObject(root, "best_val_loss");
-    else cJSON_AddNumberToObject(root, "best_val_loss", s->best_val_loss);
+    add_double(root, "best_val_loss", s->best_val_loss);
     add_i64(root, "best_val_step", s->best_val_step);
-    cJSON_AddNumberToObject(root, "elapsed_seconds", s->elapsed_seconds);
+    add_double(root, "elapsed_seconds", s->elapsed_seconds);
     cJSON_AddStringToObject(root, "backend", s->backend);
     cJSON_AddStringToObject(root, "precision", s->precision);
     cJSON_AddStringToObject(root, "device", s->device);
@@ -81,13 +98,20 @@ bool manifest_write(const char *dir, const CheckpointState *state, const Safeten
                     Errors *errors)
 {
     cJSON *root = to_json(state, files, count);
-    add_hex(root, SELF, own_checksum(root));
     char *text = cJSON_Print(root), *path = files_join(dir, "manifest.json");
-    bool ok = text && path;
-    if (!ok) errors_add(errors, "%s: not enough memory for the manifest", dir);
-    ok = ok && files_replace(path, text, strlen(text), errors);
+    size_t bytes = text ? strlen(text) - 2 : 0;     /* without "\n}" */
+    char *sealed = text ? realloc(text, bytes + SEAL_ROOM) : NULL;
+    bool ok = sealed && path;
+    if (ok) {
+        char seal[SEAL_ROOM];
+        make_seal(seal, sealed, bytes);
+        strcpy(sealed + bytes, seal);
+        ok = files_replace(path, sealed, strlen(sealed), errors);
+    } else {
+        errors_add(errors, "%s: not enough memory for the manifest", dir);
+    }
     free(path);
-    free(text);
+    free(sealed ? sealed : text);
     cJSON_Delete(root);
     return ok;
 }
@@ -189,10 +213,7 @@ bool manifest_read(const char *dir, CheckpointState *state, SafetensorsWritten *
         errors_add(errors, "%s: schema_version %.0f was written by a newer program; this one knows %d", path,
                    version->valuedouble, CHECKPOINT_SCHEMA_VERSION);
     } else if (text) {
-        bool own = true;
-        uint64_t checksum = get_hex(root, SELF, &own);
-        cJSON_DeleteItemFromObjectCaseSensitive(root, SELF);
-        ok = own && own_checksum(root) == checksum && from_json(root, &read, files, count);
+        ok = is_sealed(text) && from_json(root, &read, files, count);
         if (!ok) errors_add(errors, "%s: damaged, or not a checkpoint's manifest", path);
     }
     if (ok) *state = read;

@@ -22,7 +22,8 @@
 /* The value of 16 bits by the definition of the format. */
 static double value_of(unsigned bits, int fraction_bits, int bias)
 {
-    int last_exponent = (1 << (15 - fraction_bits)) - 1, exponent = (int)(bits >> fraction_bits) & last_exponent;
+    int last_exponent = (1 << (15 - fraction_bits)) - 1;
+    int exponent = (int)(bits >> fraction_bits) & last_exponent;
     double fraction = bits & ((1u << fraction_bits) - 1), sign = bits & 0x8000 ? -1 : 1;
     if (exponent == last_exponent) return fraction != 0 ? NAN : sign * INFINITY;
     if (exponent == 0) return sign * ldexp(fraction, 1 - bias - fraction_bits);

@@ -1,0 +1,631 @@
+/* Checkpoints: what is saved comes back bit by bit, under Hugging Face's names; whatever is torn, damaged or
+ * out of place is noticed before it reaches a model; a failed save leaves the earlier ones alone. */
+#include "model/checkpoint.h"
+#include "model/files.h"
+#include "model/weights_io.h"
+#include "tests/temporary.h"
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* ---- a small model -------------------------------------------------------------------------------- */
+
+typedef struct Small { bool tied; int64_t layers; LlamaMode mode; Dtype act; } Small;     /* act 0: F32 */
+
+static Llama *make_model(Small s)
+{
+    Errors errors = {0};
+    ConfigLoad *load = config_load(NULL, 0, NULL, &errors);
+    Config *c = config_values(load);
+    c->model.layers = s.layers, c->model.hidden = 12, c->model.ffn = 16;
+    c->model.heads = 3, c->model.kv_heads = 1, c->model.head_dim = 4;
+    c->model.vocab = 17, c->model.tie_embeddings = s.tied;
+    c->train.micro_batch = 2, c->train.seq_len = 5, c->train.accum = 1;
+    c->train.moments = s.act == DTYPE_BF16 ? MOMENTS_BF16 : MOMENTS_FP32;
+    const OpContext ctx = {.layer = -1};
+    Llama *model = llama_create(c, s.act, s.mode, &cpu_ops, &cpu_device, &ctx, 0, &errors);
+    errors_print(&errors, stderr);
+    assert_non_null(model);
+    config_free(load);
+    return model;
+}
+
+static size_t bytes_of(const Tensor *t)
+{
+    return (size_t)(t->rows * t->cols) * sizeof(float);
+}
+
+/* Different values everywhere, so that no tensor can be mistaken for another. */
+static void fill(Llama *model, float start)
+{
+    float value = start;
+    for (int i = 0; i < model->weight_count; i++) {
+        Weight *w = &model->weights[i];
+        Tensor *parts[] = {&w->master, &w->m, &w->v};
+        for (int p = 0; p < (model->mode == LLAMA_TRAIN ? 3 : 1); p++) {
+            for (int64_t k = 0; k < parts[p]->rows * parts[p]->cols; k++) {
+                ((float *)parts[p]->data)[k] = value;
+                value = value * 1.0009765625f + 0.001f;
+            }
+        }
+    }
+}
+
+static bool same(const Tensor *a, const Tensor *b)
+{
+    return memcmp(a->data, b->data, bytes_of(a)) == 0;
+}
+
+static void assert_same_model(const Llama *a, const Llama *b)
+{
+    assert_int_equal(a->weight_count, b->weight_count);
+    for (int i = 0; i < a->weight_count; i++) {
+        const Weight *x = &a->weights[i], *y = &b->weights[i];
+        assert_true(same(&x->master, &y->master));
+        if (a->mode != LLAMA_TRAIN || b->mode != LLAMA_TRAIN) continue;
+        assert_true(same(&x->m, &y->m));
+        assert_true(same(&x->v, &y->v));
+    }
+}
+
+static CheckpointState make_state(int64_t step)
+{
+    CheckpointState s = {
+        .step = step, .tokens = step * 4096, .adam_step = step - 1, .skipped = 1, .seed = 0xfedcba9876543210u,
+        .cursor = {3, INT64_MAX, INT64_MIN, -1}, .cursor_count = 4,
+        .best_val_loss = 1.0 / 3, .best_val_step = 7, .elapsed_seconds = 12.625,
+        .backend = "cpu", .precision = "fp32", .device = "a \"processor\"",
+        .libraries = "x 1.2, y 3.4", .config_hash = "0123",
+    };
+    checkpoint_add_choice(&s, "qkv=cpu");
+    checkpoint_add_choice(&s, "out=cpu");
+    return s;
+}
+
+static bool save(const char *run, const Llama *model, int64_t step, Errors *errors)
+{
+    CheckpointState state = make_state(step);
+    bool ok = checkpoint_save(run, model, &state, errors);
+    checkpoint_state_free(&state);
+    return ok;
+}
+
+static void must_save(const char *run, const Llama *model, int64_t step)
+{
+    Errors errors = {0};
+    bool ok = save(run, model, step, &errors);
+    errors_print(&errors, stderr);
+    assert_true(ok);
+}
+
+static bool has(const char *run, const char *name)
+{
+    char *path = files_join(run, name);
+    bool found = files_exists(path);
+    free(path);
+    return found;
+}
+
+/* The newest good checkpoint must be that of `step` (-1 = none) and `sentence` the only one said, or none. */
+static char *expect_found(const char *run, int64_t step, const char *sentence)
+{
+    Errors skipped = {0};
+    char *found = checkpoint_find(run, &skipped), name[64];
+    snprintf(name, sizeof name, "/checkpoints/step-%08lld", (long long)step);
+    bool as_expected = step < 0 ? !found : found && strcmp(found + strlen(run), name) == 0;
+    bool said = sentence ? skipped.count == 1 && strstr(skipped.text[0], sentence) : skipped.count == 0;
+    if (!as_expected || !said) {
+        errors_print(&skipped, stderr);
+        fail_msg("found %s", found ? found : "nothing");
+    }
+    errors_free(&skipped);
+    return found;
+}
+
+/* ---- round trips ---------------------------------------------------------------------------------- */
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        char *run = temporary_make();
+        Llama *model = make_model((Small){tied, 3, LLAMA_TRAIN});
+        Llama *again = make_model((Small){tied, 3, LLAMA_TRAIN});
+        Llama *infer = make_model((Small){tied, 3, LLAMA_INFER});
+        fill(model, 0.5f);
+        must_save(run, model, 120);
+        char *dir = expect_found(run, 120, NULL);
+
+        Errors errors = {0};
+        CheckpointState wanted = make_state(120), found = {0};
+        int tensors = 2 + 9 * 3 + !tied;
+        assert_int_equal(checkpoint_load(dir, again, &found, &errors), 3 * tensors);
+        assert_same_model(model, again);
+        assert_int_equal(found.step, 120);
+        assert_int_equal(found.tokens, wanted.tokens);
+        assert_int_equal(found.adam_step, 119);
+        assert_int_equal(found.skipped, 1);
+        assert_true(found.seed == wanted.seed);
+        assert_int_equal(found.cursor_count, 4);
+        assert_memory_equal(found.cursor, wanted.cursor, sizeof wanted.cursor);
+        assert_true(found.best_val_loss == wanted.best_val_loss);
+        assert_int_equal(found.best_val_step, 7);
+        assert_true(found.elapsed_seconds == 12.625);
+        assert_string_equal(found.device, wanted.device);
+        assert_string_equal(found.libraries, wanted.libraries);
+        assert_string_equal(found.config_hash, wanted.config_hash);
+        assert_int_equal(found.choice_count, 2);
+        assert_string_equal(found.choices[1], "out=cpu");
+
+        /* The working copies are the folded masters: as after llama_fold of the same masters. */
+        llama_fold(model);
+        for (int i = 0; i < model->weight_count; i++) {
+            const Tensor *working = &model->weights[i].working;
+            if (working->data) assert_true(same(working, &again->weights[i].working));
+        }
+        assert_int_equal(checkpoint_load(dir, infer, &found, &errors), tensors);
+        assert_same_model(model, infer);
+        assert_int_equal(errors.count, 0);
+        checkpoint_state_free(&wanted);
+        checkpoint_state_free(&found);
+        free(dir);
+        llama_destroy(model);
+        llama_destroy(again);
+        llama_destroy(infer);
+        temporary_remove(run);
+    }
+}
+
+/* A tensor of the file, compared with rows [first, first + rows) of a master. */
+static void expect_tensor(const Safetensors *st, const char *name, const Tensor *master, int64_t first,
+                          int64_t rows)
+{
+    const SafetensorsTensor *t = safetensors_find(st, name);
+    Errors errors = {0};
+    assert_non_null(t);
+    int64_t count = rows * master->cols;
+    assert_int_equal(t->count, count);
+    assert_int_equal(t->dtype, ST_F32);
+    assert_int_equal(t->shape[0], t->dims == 1 ? master->cols : rows);
+    float *values = malloc((size_t)count * sizeof *values);
+    assert_true(safetensors_read(st, t, 0, count, values, &errors));
+    assert_memory_equal(values, (float *)master->data + first * master->cols, (size_t)count * sizeof *values);
+    free(values);
+}
+
+/* Names and rows of a checkpoint, against the table of docs/FORMATS.md written out by hand. */
+static void test_names(void **state)
+{
+    (void)state;
+    char *run = temporary_make();
+    Llama *model = make_model((Small){false, 2, LLAMA_TRAIN});      /* d 12, f 16, q 12, kv 4, V 17 */
+    fill(model, 0.25f);
+    must_save(run, model, 1);
+    char *path = files_join(run, "checkpoints/step-00000001");
+    Errors errors = {0};
+    Safetensors *st = safetensors_open(path, &errors);
+    assert_non_null(st);
+    assert_int_equal(st->tensor_count, 3 + 2 * 9);
+    const Weight *w = model->weights;
+    const LlamaLayer *l = &model->layers[1];
+    expect_tensor(st, "model.embed_tokens.weight", &w[model->embed].master, 0, 17);
+    expect_tensor(st, "model.layers.1.input_layernorm.weight", &w[l->attn_norm].master, 0, 1);
+    expect_tensor(st, "model.layers.1.self_attn.q_proj.weight", &w[l->wqkv].master, 0, 12);
+    expect_tensor(st, "model.layers.1.self_attn.k_proj.weight", &w[l->wqkv].master, 12, 4);
+    expect_tensor(st, "model.layers.1.self_attn.v_proj.weight", &w[l->wqkv].master, 16, 4);
+    expect_tensor(st, "model.layers.1.self_attn.o_proj.weight", &w[l->wo].master, 0, 12);
+    expect_tensor(st, "model.layers.1.post_attention_layernorm.weight", &w[l->mlp_norm].master, 0, 1);
+    expect_tensor(st, "model.layers.1.mlp.gate_proj.weight", &w[l->w13].master, 0, 16);
+    expect_tensor(st, "model.layers.1.mlp.up_proj.weight", &w[l->w13].master, 16, 16);
+    expect_tensor(st, "model.layers.1.mlp.down_proj.weight", &w[l->w2].master, 0, 12);
+    expect_tensor(st, "model.norm.weight", &w[model->final_norm].master, 0, 1);
+    expect_tensor(st, "lm_head.weight", &w[model->head].master, 0, 17);
+    assert_int_equal(safetensors_find(st, "model.norm.weight")->dims, 1);
+    safetensors_close(st);
+    free(path);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+/* Weights without moments, as an import leaves them: training starts with moments of zero. */
+static void test_without_moments(void **state)
+{
+    (void)state;
+    char *run = temporary_make();
+    Llama *infer = make_model((Small){true, 1, LLAMA_INFER});
+    Llama *train = make_model((Small){true, 1, LLAMA_TRAIN});
+    fill(infer, 0.1f);
+    fill(train, 3.0f);
+    must_save(run, infer, 0);
+    char *dir = expect_found(run, 0, NULL);
+    assert_false(has(dir, "optimizer.safetensors"));
+    CheckpointState found = {0};
+    Errors errors = {0};
+    assert_int_equal(checkpoint_load(dir, train, &found, &errors), 11);
+    assert_same_model(infer, train);
+    assert_int_equal(found.adam_step, 0);
+    for (int i = 0; i < train->weight_count; i++) {
+        const Tensor *v = &train->weights[i].v;
+        for (int64_t k = 0; k < v->rows * v->cols; k++) assert_true(((float *)v->data)[k] == 0);
+    }
+    checkpoint_state_free(&found);
+    free(dir);
+    llama_destroy(infer);
+    llama_destroy(train);
+    temporary_remove(run);
+}
+
+/* Moments in BF16 are kept bit by bit, and go over into F32 and back. */
+static void test_bf16_moments(void **state)
+{
+    (void)state;
+    char *dir = temporary_make();
+    Llama *narrow = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_BF16});
+    Llama *wide = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_F32});
+    Llama *again = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_BF16});
+    for (int i = 0; i < narrow->weight_count; i++) {
+        Weight *w = &narrow->weights[i];
+        assert_int_equal(w->m.dtype, DTYPE_BF16);
+        for (int64_t k = 0; k < w->m.rows * w->m.cols; k++) {
+            ((float *)w->master.data)[k] = (float)k;
+            ((uint16_t *)w->m.data)[k] = (uint16_t)(k * 37 % 0x7f80);
+            ((uint16_t *)w->v.data)[k] = (uint16_t)(k * 41 % 0x7f80);
+        }
+    }
+    Errors errors = {0};
+    assert_true(weights_save(narrow, dir, "model", ST_F32, 0, NULL, NULL, &errors));
+    assert_true(moments_save(narrow, dir, "bf16", NULL, NULL, &errors));
+    char *path = files_join(dir, "bf16.safetensors");
+    Safetensors *masters = safetensors_open(dir, &errors), *moments = safetensors_open(path, &errors);
+    assert_int_equal(moments->tensors[0].dtype, ST_BF16);
+    assert_int_equal(weights_load(wide, masters, moments, &errors), 33);
+    safetensors_close(moments);
+    assert_true(moments_save(wide, dir, "f32", NULL, NULL, &errors));
+    free(path);
+    path = files_join(dir, "f32.safetensors");
+    moments = safetensors_open(path, &errors);
+    assert_int_equal(moments->tensors[0].dtype, ST_F32);
+    assert_int_equal(weights_load(again, masters, moments, &errors), 33);
+    for (int i = 0; i < narrow->weight_count; i++) {
+        const Weight *x = &narrow->weights[i], *y = &again->weights[i], *f = &wide->weights[i];
+        size_t count = (size_t)(x->m.rows * x->m.cols);
+        assert_memory_equal(x->m.data, y->m.data, 2 * count);
+        assert_memory_equal(x->v.data, y->v.data, 2 * count);
+        for (size_t k = 0; k < count; k++) {
+            uint32_t bits;
+            memcpy(&bits, (float *)f->v.data + k, 4);
+            assert_int_equal(bits, (uint32_t)((uint16_t *)x->v.data)[k] << 16);
+        }
+    }
+    safetensors_close(masters);
+    safetensors_close(moments);
+    assert_int_equal(errors.count, 0);
+    free(path);
+    llama_destroy(narrow);
+    llama_destroy(wide);
+    llama_destroy(again);
+    temporary_remove(dir);
+}
+
+/* ---- what must be noticed ------------------------------------------------------------------------- */
+
+/* Another model: every missing, unknown and misshapen tensor is listed, and nothing is changed. */
+static void test_other_model(void **state)
+{
+    (void)state;
+    char *run = temporary_make();
+    Llama *model = make_model((Small){false, 2, LLAMA_TRAIN});
+    Llama *shallow = make_model((Small){true, 1, LLAMA_TRAIN});
+    Llama *deep = make_model((Small){false, 3, LLAMA_TRAIN});
+    Llama *before = make_model((Small){true, 1, LLAMA_TRAIN});
+    fill(model, 0.5f);
+    fill(shallow, 0.7f);
+    fill(before, 0.7f);
+    must_save(run, model, 5);
+    char *dir = expect_found(run, 5, NULL);
+    CheckpointState found = {0};
+    Errors errors = {0};
+    assert_int_equal(checkpoint_load(dir, shallow, &found, &errors), -1);
+    assert_int_equal(errors.count, 3 * (9 + 1));        /* a layer and the head; masters and both moments */
+    int heads = 0;
+    for (int i = 0; i < errors.count; i++) {
+        assert_non_null(strstr(errors.text[i], "is not part of this model"));
+        heads += strstr(errors.text[i], "lm_head.weight\" is not part of this model (tie_embeddings") != NULL;
+    }
+    assert_int_equal(heads, 1);
+    assert_same_model(shallow, before);
+    assert_int_equal(found.step, 0);
+    errors_free(&errors);
+
+    assert_int_equal(checkpoint_load(dir, deep, &found, &errors), -1);
+    assert_int_equal(errors.count, 3 * 9);
+    assert_non_null(strstr(errors.text[0], "\"model.layers.2.input_layernorm.weight\" [12] is missing"));
+    errors_free(&errors);
+
+    deep->shape.layers = 2;         /* same names, other shapes */
+    deep->shape.ffn = 24;
+    assert_int_equal(checkpoint_load(dir, deep, &found, &errors), -1);
+    assert_int_equal(errors.count, 3 * 2 * 3);
+    assert_non_null(strstr(errors.text[0], "mlp.gate_proj.weight\" is [16, 12]; the model needs [24, 12]"));
+    errors_free(&errors);
+    free(dir);
+    llama_destroy(model);
+    llama_destroy(shallow);
+    llama_destroy(before);
+    llama_destroy(deep);
+    temporary_remove(run);
+}
+
+/* Copies plain.safetensors to model.safetensors with one tensor more. */
+static void add_rotary_buffer(const char *dir)
+{
+    Errors errors = {0};
+    char *path = files_join(dir, "plain.safetensors");
+    Safetensors *st = safetensors_open(path, &errors);
+    SafetensorsSpec *specs = calloc((size_t)st->tensor_count + 1, sizeof *specs);
+    for (int i = 0; i < st->tensor_count; i++) {
+        const SafetensorsTensor *t = &st->tensors[i];
+        specs[i] = (SafetensorsSpec){.name = t->name, .dtype = ST_F32, .dims = t->dims};
+        memcpy(specs[i].shape, t->shape, sizeof t->shape);
+    }
+    const char *name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    specs[st->tensor_count] = (SafetensorsSpec){.name = name, .dims = 1, .shape = {2}};
+    SafetensorsWriter *w = safetensors_create(dir, "model", specs, st->tensor_count + 1, 0, &errors);
+    for (int i = 0; i < st->tensor_count; i++) {
+        float values[17 * 16];
+        assert_true(st->tensors[i].count <= 17 * 16);
+        assert_true(safetensors_read(st, &st->tensors[i], 0, st->tensors[i].count, values, &errors));
+        assert_true(safetensors_write(w, values, st->tensors[i].count));
+    }
+    assert_true(safetensors_write(w, (float[]){1, 0.5f}, 2));
+    assert_true(safetensors_finish(w, NULL, NULL, &errors));
+    safetensors_close(st);
+    free(specs);
+    free(path);
+}
+
+/* A head that repeats the embedding belongs to a tied model; rotary buffers of old files are passed over. */
+static void test_harmless_extras(void **state)
+{
+    (void)state;
+    char *dir = temporary_make();
+    Llama *untied = make_model((Small){false, 1, LLAMA_INFER});
+    Llama *tied = make_model((Small){true, 1, LLAMA_INFER});
+    fill(untied, 0.5f);
+    memcpy(untied->weights[untied->head].master.data, untied->weights[untied->embed].master.data,
+           bytes_of(&untied->weights[untied->embed].master));
+    Errors errors = {0};
+    assert_true(weights_save(untied, dir, "plain", ST_F32, 0, NULL, NULL, &errors));
+    add_rotary_buffer(dir);
+    Safetensors *st = safetensors_open(dir, &errors);
+    assert_int_equal(weights_load(tied, st, NULL, &errors), 11);
+    assert_true(same(&tied->weights[tied->embed].master, &untied->weights[untied->embed].master));
+    assert_true(same(&tied->weights[4].master, &untied->weights[4].master));
+    safetensors_close(st);
+    assert_int_equal(errors.count, 0);
+    llama_destroy(untied);
+    llama_destroy(tied);
+    temporary_remove(dir);
+}
+
+/* Changes one byte at `at` (from the end when negative), or cuts the file there. */
+static void damage(const char *run, const char *name, long at, bool cut)
+{
+    char *path = files_join(run, name);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    at = ftell(file);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    if (!cut) fputc(byte ^ 1, file);
+    assert_int_equal(fclose(file), 0);
+    if (cut) assert_int_equal(truncate(path, at), 0);
+    free(path);
+}
+
+/* Whatever happens to the newest checkpoint, the one before it is found and the reason is told. */
+static void test_fallback(void **state)
+{
+    (void)state;
+    static const struct { const char *file; long at; bool cut; const char *said; } cases[] = {
+        {"model.safetensors", 3000, false, "model.safetensors is damaged"},
+        {"model.safetensors", 20, false, "model.safetensors is damaged"},
+        {"optimizer.safetensors", -1, false, "optimizer.safetensors is damaged"},
+        {"optimizer.safetensors", -1, true, "bytes; its manifest says"},
+        {"model.safetensors", 0, true, "model.safetensors has 0 bytes"},
+        {"manifest.json", 40, true, "damaged, or not a checkpoint's manifest"},
+        {"manifest.json", 0, true, "damaged, or not a checkpoint's manifest"},
+        {"model.safetensors", 0, false, NULL},       /* deleted */
+        {"manifest.json", 0, false, NULL},
+    };
+    Llama *model = make_model((Small){true, 2, LLAMA_TRAIN});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *run = temporary_make(), *newest = files_join(run, "checkpoints/step-00000020");
+        must_save(run, model, 10);
+        must_save(run, model, 20);
+        free(expect_found(run, 20, NULL));
+        if (cases[i].said) {
+            damage(newest, cases[i].file, cases[i].at, cases[i].cut);
+        } else {
+            char *path = files_join(newest, cases[i].file);
+            assert_int_equal(unlink(path), 0);
+            free(path);
+        }
+        free(expect_found(run, 10, cases[i].said ? cases[i].said : "No such file or directory"));
+        free(newest);
+        temporary_remove(run);
+    }
+    llama_destroy(model);
+}
+
+/* Every single character of a manifest counts. */
+static void test_manifest_bytes(void **state)
+{
+    (void)state;
+    char *run = temporary_make(), *dir = files_join(run, "checkpoints/step-00000009");
+    char *path = files_join(dir, "manifest.json");
+    Llama *model = make_model((Small){true, 1, LLAMA_TRAIN});
+    must_save(run, model, 9);
+    Errors errors = {0};
+    CheckpointState found = {0};
+    size_t bytes;
+    char *text = files_read(path, &bytes, &errors);
+    for (size_t i = 0; i < bytes; i++) {
+        text[i] ^= 1;
+        assert_true(files_replace(path, text, bytes, &errors));
+        if (checkpoint_read_state(dir, &found, &errors)) fail_msg("a change at byte %zu was not noticed", i);
+        text[i] ^= 1;
+    }
+    assert_true(files_replace(path, text, bytes, &errors));
+    assert_true(checkpoint_read_state(dir, &found, &errors));
+    char *version = strstr(text, "\"schema_version\":\t1");
+    version[strlen("\"schema_version\":\t")] = '2';
+    assert_true(files_replace(path, text, bytes, &errors));
+    assert_false(checkpoint_read_state(dir, &found, &errors));
+    assert_non_null(strstr(errors.text[errors.count - 1], "written by a newer program"));
+    errors_free(&errors);
+    checkpoint_state_free(&found);
+    free(text);
+    free(path);
+    free(dir);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+/* ---- interrupted and failing saves, pruning -------------------------------------------------------- */
+
+static void test_interrupted(void **state)
+{
+    (void)state;
+    char *run = temporary_make();
+    Llama *model = make_model((Small){true, 1, LLAMA_TRAIN});
+    Errors errors = {0};
+    assert_null(expect_found(run, -1, NULL));           /* no checkpoints at all */
+    must_save(run, model, 10);
+    char *from = files_join(run, "checkpoints/step-00000010");
+    char *torn = files_join(run, "checkpoints/step-00000020.tmp");
+    char *aside = files_join(run, "checkpoints/step-00000010.old");
+    assert_int_equal(mkdir(torn, 0777), 0);
+    free(expect_found(run, 10, "step-00000020.tmp: passed over: its writing was interrupted"));
+    must_save(run, model, 20);                          /* over the remains */
+    assert_false(has(run, "checkpoints/step-00000020.tmp"));
+    free(expect_found(run, 20, NULL));
+    must_save(run, model, 20);                          /* over itself */
+    free(expect_found(run, 20, NULL));
+    assert_false(has(run, "checkpoints/step-00000020.old"));
+
+    /* Stopped between moving the old one aside and putting the new one in its place. */
+    assert_true(files_remove_tree(torn, &errors));
+    assert_int_equal(rename(from, aside), 0);
+    char *place = files_join(run, "checkpoints/step-00000020");
+    assert_true(files_remove_tree(place, &errors));
+    free(expect_found(run, 10, NULL));
+    free(place);
+    free(from);
+    free(torn);
+    free(aside);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+static void test_pruning(void **state)
+{
+    (void)state;
+    char *run = temporary_make(), *torn = files_join(run, "checkpoints/step-00000035.tmp");
+    Llama *model = make_model((Small){true, 1, LLAMA_INFER});
+    Errors errors = {0};
+    char name[64];
+    for (int64_t step = 10; step <= 60; step += 10) must_save(run, model, step);
+    assert_int_equal(mkdir(torn, 0777), 0);
+    assert_true(checkpoint_prune(run, 0, 0, &errors));
+    assert_false(files_exists(torn));
+    assert_true(checkpoint_prune(run, 2, 30, &errors));
+    for (int64_t step = 10; step <= 60; step += 10) {
+        snprintf(name, sizeof name, "checkpoints/step-%08lld", (long long)step);
+        assert_int_equal(has(run, name), step == 30 || step >= 50);
+    }
+    /* Resumed from step 30, because the later ones were damaged: they go, the one just saved stays. */
+    must_save(run, model, 40);
+    assert_true(checkpoint_prune(run, 1, 0, &errors));
+    for (int64_t step = 10; step <= 60; step += 10) {
+        snprintf(name, sizeof name, "checkpoints/step-%08lld", (long long)step);
+        assert_int_equal(has(run, name), step == 40);
+    }
+    char *latest = files_join(run, "checkpoints/latest"), *text = files_read(latest, NULL, &errors);
+    assert_string_equal(text, "step-00000040\n");
+    assert_int_equal(errors.count, 0);
+    free(text);
+    free(latest);
+    free(torn);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+/* A limit on the size of files stands for a full disk. It must be told with path and cause, leave nothing of
+ * the new checkpoint, and keep the old one. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    static const rlim_t limits[] = {0, 1000, 9000, 20000};
+    char *run = temporary_make();
+    Llama *model = make_model((Small){true, 2, LLAMA_TRAIN});
+    struct rlimit before, limit;
+    signal(SIGXFSZ, SIG_IGN);
+    must_save(run, model, 10);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    for (int i = 0; i < 4; i++) {
+        Errors errors = {0};
+        limit = (struct rlimit){.rlim_cur = limits[i], .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        bool ok = save(run, model, 20, &errors);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_false(ok);
+        assert_int_equal(errors.count, 1);
+        assert_non_null(strstr(errors.text[0], "step-00000020.tmp/"));
+        assert_non_null(strstr(errors.text[0], "cannot write: File too large"));
+        errors_free(&errors);
+        assert_false(has(run, "checkpoints/step-00000020"));
+        assert_false(has(run, "checkpoints/step-00000020.tmp"));
+        free(expect_found(run, 10, NULL));
+    }
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+/* The run directory has become a file, or was deleted with its disk. */
+static void test_unwritable(void **state)
+{
+    (void)state;
+    char *run = temporary_make(), *blocked = files_join(run, "checkpoints");
+    Llama *model = make_model((Small){true, 1, LLAMA_INFER});
+    Errors errors = {0};
+    assert_true(files_replace(blocked, "x", 1, &errors));
+    assert_false(save(run, model, 1, &errors));
+    assert_int_equal(errors.count, 1);
+    assert_non_null(strstr(errors.text[0], "checkpoints: cannot create directory"));
+    errors_free(&errors);
+    free(blocked);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_without_moments), cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_bf16_moments), cmocka_unit_test(test_harmless_extras),
+        cmocka_unit_test(test_fallback), cmocka_unit_test(test_manifest_bytes),
+        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_pruning), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_unwritable),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
