@@ -98,6 +98,8 @@ static int import(const char *hf_dir, const char *run_dir, ConfigLoad *load, Err
     if (snprintf(c->run.dir, CONFIG_STRING, "%s", run_dir) >= CONFIG_STRING)
         errors_add(errors, "RUN_DIR is longer than %d characters", CONFIG_STRING - 1);
     if (c->data.boundary_token < 0) c->data.boundary_token = hf_config_token_ids(text).bos;
+    bool seq_is_default = strcmp(config_where(load, "train.seq_len"), "default") == 0;
+    if (seq_is_default && c->train.seq_len > c->model.max_position) c->train.seq_len = c->model.max_position;
     adopt_tokenizer(c, hf_dir, run_dir);
     config_validate(load, errors);
     run_check(c->run.dir, c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, errors);

@@ -50,7 +50,9 @@ static bool write_text(const char *dir, const char *name, char *text, Errors *er
     char *path = files_join(dir, name);
     bool ok = path && text;
     if (!ok) errors_add(errors, "%s/%s: out of memory", dir, name);
-    ok = ok && files_replace(path, text, strlen(text), errors);
+    size_t bytes = text ? strlen(text) : 0;
+    if (ok) text[bytes++] = '\n';       /* in the place of its end, which nobody reads any more */
+    ok = ok && files_replace(path, text, bytes, errors);
     free(path);
     free(text);
     return ok;

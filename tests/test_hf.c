@@ -3,6 +3,7 @@
 #include "commands/commands.h"
 #include "model/files.h"
 #include "model/hf_export.h"
+#include "model/run.h"
 #include "tests/temporary.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -396,7 +397,13 @@ static void values_beyond_f16_are_refused(void **state)
     /* the command notices that the file is not what was saved */
     snprintf(flag, sizeof flag, "--gguf=%s", gguf);
     expect_failure(2, "holds no checkpoint that is whole", export_command, run, flag, NULL, NULL);
-    free(written), free(checkpoint), free(path), free(text), free(gguf), free(run), free(out);
+
+    /* a run that replaces the imported one has nothing of it */
+    char *kept = files_join(run, HF_KEPT_DIR);
+    assert_true(files_exists(kept));
+    assert_true(run_open(run, RUN_OVERWRITE, "{}", &errors));
+    assert_false(files_exists(kept));
+    free(kept), free(written), free(checkpoint), free(path), free(text), free(gguf), free(run), free(out);
     temporary_remove(dir);
 }
 
