@@ -251,8 +251,8 @@ static bool pairs_grow(Trainer *trainer)
     return true;
 }
 
-/* Queues what the step raised, with its final counts. Counts only fall afterwards, so an entry of the queue is
- * never below the truth. */
+/* Queues what the step raised, with its final counts. Counts only fall afterwards, so no entry of the queue is
+ * below the truth. */
 static bool queue_raised(Trainer *trainer)
 {
     for (int64_t r = 0; r < trainer->raised_count; r++) {
@@ -396,47 +396,34 @@ static bool merge_everywhere(Trainer *trainer, int32_t left, int32_t right, int3
 
 /* ---- the tokenizer ------------------------------------------------------------------------------- */
 
-/* Id of left and right together: one that exists with these bytes (two ways to spell them were learned), or a
- * new one, *used. -1 when memory is short. */
-static int32_t merged_token(Tokenizer *tokenizer, int32_t left, int32_t right, int32_t *used)
+/* Names the token that a merge makes. It is always new: the bytes between two edges of tokens merge in the same way
+ * wherever they stand, so no two merges spell the same token. */
+static bool set_merged(Tokenizer *tokenizer, const Merge *merge)
 {
-    size_t  length = (size_t)tokenizer->length[left] + tokenizer->length[right];
-    char   *text   = malloc(length);
+    size_t left = tokenizer->length[merge->left], right = tokenizer->length[merge->right];
+    char  *text = malloc(left + right);
     if (!text)
-        return -1;
-    memcpy(text, tokenizer->text[left], tokenizer->length[left]);
-    memcpy(text + tokenizer->length[left], tokenizer->text[right], tokenizer->length[right]);
-    int32_t id = words_find(tokenizer, text, length);
-    if (id < 0 && tokenizer_set(tokenizer, *used, TOKEN_PLAIN, text, length)) {
-        id = (*used)++;
-        words_add(tokenizer, id);
-    }
+        return false;
+    memcpy(text, tokenizer->text[merge->left], left);
+    memcpy(text + left, tokenizer->text[merge->right], right);
+    bool fine = tokenizer_set(tokenizer, merge->merged, TOKEN_PLAIN, text, left + right);
     free(text);
-    return id;
+    return fine;
 }
 
-/* Learns merges until the vocabulary is full but for `specials` ids; *used counts ids. */
-static bool learn(Tokenizer *tokenizer, Trainer *trainer, int32_t specials, int32_t *used)
+/* Learns at most `count` merges. False when memory is short. */
+static bool learn(Tokenizer *tokenizer, Trainer *trainer, int64_t count)
 {
-    int64_t capacity = 0;
-    bool    fine     = trainer_begin(trainer);
-    while (fine && *used + specials < tokenizer->vocab) {
+    tokenizer->merges = malloc((size_t)(count + 1) * sizeof *tokenizer->merges);
+    bool fine = tokenizer->merges && trainer_begin(trainer);
+    while (fine && tokenizer->merge_count < count) {
         Candidate best = best_pair(trainer, &fine);
         if (best.left < 0)
             break;
-        int32_t merged = merged_token(tokenizer, best.left, best.right, used);
-        if (tokenizer->merge_count == capacity) {
-            capacity = 2 * capacity + 1024;
-            Merge *merges = realloc(tokenizer->merges, (size_t)capacity * sizeof *merges);
-            if (!merges)
-                return false;
-            tokenizer->merges = merges;
-        }
-        if (merged < 0)
-            return false;
-        int64_t rank = tokenizer->merge_count++;
-        tokenizer->merges[rank] = (Merge){ best.left, best.right, merged, (int32_t)rank };
-        fine = merge_everywhere(trainer, best.left, best.right, merged);
+        int32_t rank   = (int32_t)tokenizer->merge_count++;
+        Merge  *merge  = &tokenizer->merges[rank];
+        *merge = (Merge){ best.left, best.right, 256 + rank, rank };
+        fine   = set_merged(tokenizer, merge) && merge_everywhere(trainer, merge->left, merge->right, merge->merged);
     }
     return fine;
 }
@@ -446,19 +433,19 @@ Tokenizer *tokenizer_train(const TextSpan *texts, int64_t count, int64_t vocab, 
     Trainer    trainer   = { 0 };
     Word      *words     = count_words(texts, count, &trainer.word_count);
     Tokenizer *tokenizer = words ? tokenizer_new(vocab) : NULL;
-    int32_t    used      = 0;
     bool       fine      = tokenizer != NULL;
-    for (; used < 256 && fine; used++)
-        fine = tokenizer_set(tokenizer, used, TOKEN_PLAIN, &(char){ (char)used }, 1);
+    for (int b = 0; b < 256 && fine; b++)
+        fine = tokenizer_set(tokenizer, b, TOKEN_PLAIN, &(char){ (char)b }, 1);
     trainer.words = words;
-    fine = fine && words_index(tokenizer) && learn(tokenizer, &trainer, 2, &used);
+    fine = fine && learn(tokenizer, &trainer, vocab - 258);
     trainer_end(&trainer);
     free(words);
     if (fine) {
-        tokenizer->vocab       = used + 2;    /* fewer than asked for when the text has no more pairs */
+        int32_t bos = 256 + (int32_t)tokenizer->merge_count;
+        tokenizer->vocab       = bos + 2;    /* fewer than asked for when the text has no more pairs */
         tokenizer->whole_words = true;
-        fine = tokenizer_set(tokenizer, used, TOKEN_SPECIAL, TOKENIZER_BOS, strlen(TOKENIZER_BOS)) &&
-               tokenizer_set(tokenizer, used + 1, TOKEN_SPECIAL, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
+        fine = tokenizer_set(tokenizer, bos, TOKEN_SPECIAL, TOKENIZER_BOS, strlen(TOKENIZER_BOS)) &&
+               tokenizer_set(tokenizer, bos + 1, TOKEN_SPECIAL, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
     }
     if (!fine)
         errors_add(errors, "no memory to learn a tokenizer of %lld tokens", (long long)vocab);

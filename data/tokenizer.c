@@ -72,7 +72,7 @@ static uint64_t bytes_hash(const char *text, size_t length)
     return hash ^ hash >> 29;
 }
 
-void words_add(Tokenizer *tokenizer, int32_t id)
+static void words_add(Tokenizer *tokenizer, int32_t id)
 {
     uint64_t slot = bytes_hash(tokenizer->text[id], tokenizer->length[id]) & tokenizer->words.mask;
     while (tokenizer->words.slots[slot] >= 0)

@@ -47,7 +47,6 @@ bool tokenizer_complete(Tokenizer *tokenizer, const char *name, Errors *errors);
 
 /* Id of the plain token with these bytes, -1 = none. Needs words_index first. */
 int32_t words_find(const Tokenizer *tokenizer, const char *text, size_t length);
-void words_add(Tokenizer *tokenizer, int32_t id);
 /* Builds tokenizer->words from the plain tokens: false when memory is short. */
 bool words_index(Tokenizer *tokenizer);
 static inline uint64_t pair_hash(int32_t left, int32_t right)
