@@ -113,8 +113,7 @@ static int import(const char *hf_dir, const char *run_dir, ConfigLoad *load, Err
             "train it with: ./train %s/config.json --resume\n", tensors,
             (long long)llama_parameters(&model->shape), hf_dir, run_dir, run_dir);
     if (!*c->data.train)
-        fprintf(stderr, "before that, name token files: data.train in %s/config.json, or --data.train=...\n",
-                run_dir);
+        fprintf(stderr, "before that, write the names of token files into it as data.train\n");
 done:
     llama_destroy(model);
     free(text);
