@@ -17,20 +17,18 @@
 
 /* ---- a small model -------------------------------------------------------------------------------- */
 
-typedef struct Small { bool tied; int64_t layers; LlamaMode mode; Dtype act; } Small;     /* act 0: F32 */
-
-static Llama *make_model(Small s)
+static Llama *make_model(bool tied, int64_t layers, LlamaMode mode, Dtype act)
 {
     Errors errors = {0};
     ConfigLoad *load = config_load(NULL, 0, NULL, &errors);
     Config *c = config_values(load);
-    c->model.layers = s.layers, c->model.hidden = 12, c->model.ffn = 16;
+    c->model.layers = layers, c->model.hidden = 12, c->model.ffn = 16;
     c->model.heads = 3, c->model.kv_heads = 1, c->model.head_dim = 4;
-    c->model.vocab = 17, c->model.tie_embeddings = s.tied;
+    c->model.vocab = 17, c->model.tie_embeddings = tied;
     c->train.micro_batch = 2, c->train.seq_len = 5, c->train.accum = 1;
-    c->train.moments = s.act == DTYPE_BF16 ? MOMENTS_BF16 : MOMENTS_FP32;
+    c->train.moments = act == DTYPE_BF16 ? MOMENTS_BF16 : MOMENTS_FP32;
     const OpContext ctx = {.layer = -1};
-    Llama *model = llama_create(c, s.act, s.mode, &cpu_ops, &cpu_device, &ctx, 0, &errors);
+    Llama *model = llama_create(c, act, mode, &cpu_ops, &cpu_device, &ctx, 0, &errors);
     errors_print(&errors, stderr);
     assert_non_null(model);
     config_free(load);
@@ -136,9 +134,9 @@ static void test_round_trip(void **state)
     (void)state;
     for (int tied = 0; tied < 2; tied++) {
         char *run = temporary_make();
-        Llama *model = make_model((Small){tied, 3, LLAMA_TRAIN});
-        Llama *again = make_model((Small){tied, 3, LLAMA_TRAIN});
-        Llama *infer = make_model((Small){tied, 3, LLAMA_INFER});
+        Llama *model = make_model(tied, 3, LLAMA_TRAIN, DTYPE_F32);
+        Llama *again = make_model(tied, 3, LLAMA_TRAIN, DTYPE_F32);
+        Llama *infer = make_model(tied, 3, LLAMA_INFER, DTYPE_F32);
         fill(model, 0.5f);
         must_save(run, model, 120);
         char *dir = expect_found(run, 120, NULL);
@@ -205,7 +203,7 @@ static void test_names(void **state)
 {
     (void)state;
     char *run = temporary_make();
-    Llama *model = make_model((Small){false, 2, LLAMA_TRAIN});      /* d 12, f 16, q 12, kv 4, V 17 */
+    Llama *model = make_model(false, 2, LLAMA_TRAIN, DTYPE_F32);      /* d 12, f 16, q 12, kv 4, V 17 */
     fill(model, 0.25f);
     must_save(run, model, 1);
     char *path = files_join(run, "checkpoints/step-00000001");
@@ -239,8 +237,8 @@ static void test_without_moments(void **state)
 {
     (void)state;
     char *run = temporary_make();
-    Llama *infer = make_model((Small){true, 1, LLAMA_INFER});
-    Llama *train = make_model((Small){true, 1, LLAMA_TRAIN});
+    Llama *infer = make_model(true, 1, LLAMA_INFER, DTYPE_F32);
+    Llama *train = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
     fill(infer, 0.1f);
     fill(train, 3.0f);
     must_save(run, infer, 0);
@@ -267,9 +265,9 @@ static void test_bf16_moments(void **state)
 {
     (void)state;
     char *dir = temporary_make();
-    Llama *narrow = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_BF16});
-    Llama *wide = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_F32});
-    Llama *again = make_model((Small){true, 1, LLAMA_TRAIN, DTYPE_BF16});
+    Llama *narrow = make_model(true, 1, LLAMA_TRAIN, DTYPE_BF16);
+    Llama *wide = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
+    Llama *again = make_model(true, 1, LLAMA_TRAIN, DTYPE_BF16);
     for (int i = 0; i < narrow->weight_count; i++) {
         Weight *w = &narrow->weights[i];
         assert_int_equal(w->m.dtype, DTYPE_BF16);
@@ -321,10 +319,10 @@ static void test_other_model(void **state)
 {
     (void)state;
     char *run = temporary_make();
-    Llama *model = make_model((Small){false, 2, LLAMA_TRAIN});
-    Llama *shallow = make_model((Small){true, 1, LLAMA_TRAIN});
-    Llama *deep = make_model((Small){false, 3, LLAMA_TRAIN});
-    Llama *before = make_model((Small){true, 1, LLAMA_TRAIN});
+    Llama *model = make_model(false, 2, LLAMA_TRAIN, DTYPE_F32);
+    Llama *shallow = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
+    Llama *deep = make_model(false, 3, LLAMA_TRAIN, DTYPE_F32);
+    Llama *before = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
     fill(model, 0.5f);
     fill(shallow, 0.7f);
     fill(before, 0.7f);
@@ -396,8 +394,8 @@ static void test_harmless_extras(void **state)
 {
     (void)state;
     char *dir = temporary_make();
-    Llama *untied = make_model((Small){false, 1, LLAMA_INFER});
-    Llama *tied = make_model((Small){true, 1, LLAMA_INFER});
+    Llama *untied = make_model(false, 1, LLAMA_INFER, DTYPE_F32);
+    Llama *tied = make_model(true, 1, LLAMA_INFER, DTYPE_F32);
     fill(untied, 0.5f);
     memcpy(untied->weights[untied->head].master.data, untied->weights[untied->embed].master.data,
            bytes_of(&untied->weights[untied->embed].master));
@@ -446,7 +444,7 @@ static void test_fallback(void **state)
         {"model.safetensors", 0, false, NULL},       /* deleted */
         {"manifest.json", 0, false, NULL},
     };
-    Llama *model = make_model((Small){true, 2, LLAMA_TRAIN});
+    Llama *model = make_model(true, 2, LLAMA_TRAIN, DTYPE_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *run = temporary_make(), *newest = files_join(run, "checkpoints/step-00000020");
         must_save(run, model, 10);
@@ -472,7 +470,7 @@ static void test_manifest_bytes(void **state)
     (void)state;
     char *run = temporary_make(), *dir = files_join(run, "checkpoints/step-00000009");
     char *path = files_join(dir, "manifest.json");
-    Llama *model = make_model((Small){true, 1, LLAMA_TRAIN});
+    Llama *model = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
     must_save(run, model, 9);
     Errors errors = {0};
     CheckpointState found = {0};
@@ -506,7 +504,7 @@ static void test_interrupted(void **state)
 {
     (void)state;
     char *run = temporary_make();
-    Llama *model = make_model((Small){true, 1, LLAMA_TRAIN});
+    Llama *model = make_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
     Errors errors = {0};
     assert_null(expect_found(run, -1, NULL));           /* no checkpoints at all */
     must_save(run, model, 10);
@@ -540,7 +538,7 @@ static void test_pruning(void **state)
 {
     (void)state;
     char *run = temporary_make(), *torn = files_join(run, "checkpoints/step-00000035.tmp");
-    Llama *model = make_model((Small){true, 1, LLAMA_INFER});
+    Llama *model = make_model(true, 1, LLAMA_INFER, DTYPE_F32);
     Errors errors = {0};
     char name[64];
     for (int64_t step = 10; step <= 60; step += 10) must_save(run, model, step);
@@ -576,7 +574,7 @@ static void test_full_disk(void **state)
     (void)state;
     static const rlim_t limits[] = {0, 1000, 9000, 20000};
     char *run = temporary_make();
-    Llama *model = make_model((Small){true, 2, LLAMA_TRAIN});
+    Llama *model = make_model(true, 2, LLAMA_TRAIN, DTYPE_F32);
     struct rlimit before, limit;
     signal(SIGXFSZ, SIG_IGN);
     must_save(run, model, 10);
@@ -605,7 +603,7 @@ static void test_unwritable(void **state)
 {
     (void)state;
     char *run = temporary_make(), *blocked = files_join(run, "checkpoints");
-    Llama *model = make_model((Small){true, 1, LLAMA_INFER});
+    Llama *model = make_model(true, 1, LLAMA_INFER, DTYPE_F32);
     Errors errors = {0};
     assert_true(files_replace(blocked, "x", 1, &errors));
     assert_false(save(run, model, 1, &errors));
