@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Which settings make the demo learn: one setting changed at a time, several seeds each.
 
-    scripts/demo_study.py --jobs=8 --results=study.jsonl            run what is not in study.jsonl yet, then the table
-    scripts/demo_study.py --settings=base,tied --seeds=1,2 ...      some of it
-    scripts/demo_study.py --table --results=study.jsonl             the table alone
+    scripts/demo_study.py --jobs=8 --results=study.jsonl         run what is not there yet, then the table
+    scripts/demo_study.py --settings=base,tied --seeds=1,2 ...   some of it
+    scripts/demo_study.py --table --results=study.jsonl          the table alone
 
-Needs only ./train and Python's standard library. A run is pinned to its own cores, so that as many runs as --jobs
-do not disturb each other's times; leave --jobs=1 where times must be exact. Every run sees the same number of token
-positions, STEPS * ROWS * SEQ of configs/demo.json, unless its setting says otherwise.
+Needs only ./train and Python's standard library. Each run is pinned to its own cores; still, leave --jobs=1
+where times must be exact. Every run sees about as many token positions as configs/demo.json says.
 """
 import argparse
 import json
@@ -61,14 +60,15 @@ SETTINGS = {
     "vocab_1024": ("1,024 tokens", {}, {"vocab": 1024}),
     "vocab_1536": ("1,536 tokens", {}, {"vocab": 1536}),
     "vocab_3072": ("3,072 tokens", {}, {"vocab": 3072}),
-    "bytes": ("bytes, rows of 768", {"train.seq_len": 768, "train.micro_batch": 1, "sample.tokens": 760}, {"vocab": 0}),
+    "bytes": ("bytes, rows of 768",
+              {"train.seq_len": 768, "train.micro_batch": 1, "sample.tokens": 760}, {"vocab": 0}),
     "corpus_4MB": ("a third of the corpus, three times", {}, {"bytes": 4_700_000}),
 }
 CORPUS = {"vocab": 2048, "bytes": 14_000_000}
 
 
 def call(*command, cores=None, threads=2):
-    """Runs a command, returns its standard output; its whole output goes into the exception if it fails."""
+    """Runs a command and returns its standard output; a failure raises with all that it printed."""
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
     pin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
     done = subprocess.run([str(c) for c in command], capture_output=True, encoding="utf-8", errors="replace",
@@ -127,18 +127,20 @@ def run(name, seed, work, threads, cores, samples):
     defaults = json.loads(CONFIG.read_text())
     tokenizer = shards / "tokenizer.json"
     begun = time.time()
-    call(TRAIN, CONFIG, f"--run.dir={directory}", "--run.overwrite=true", f"--run.seed={seed}", "--run.device=cpu",
-         f"--run.threads={threads}", f"--data.train={shards / 'train.bin'}", f"--data.val={shards / 'val.bin'}",
-         f"--data.tokenizer={tokenizer if tokenizer.exists() else 'bytes'}", "--val.rows=documents", "--val.batches=0",
-         "--val.every=1200", "--sample.every=0", "--checkpoint.every=0", *overrides(changes, defaults),
-         cores=cores, threads=threads)
+    call(TRAIN, CONFIG, f"--run.dir={directory}", "--run.overwrite=true", f"--run.seed={seed}",
+         "--run.device=cpu", f"--run.threads={threads}",
+         f"--data.train={shards / 'train.bin'}", f"--data.val={shards / 'val.bin'}",
+         f"--data.tokenizer={tokenizer if tokenizer.exists() else 'bytes'}", "--val.rows=documents",
+         "--val.batches=0", "--val.every=1200", "--sample.every=0", "--checkpoint.every=0",
+         *overrides(changes, defaults), cores=cores, threads=threads)
     seconds = time.time() - begun
     log = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
     validations = [[r["step"], r["val_bits_per_byte"]] for r in log if "val_bits_per_byte" in r]
     text = call(TRAIN, "sample", directory, f"--count={samples}", "--run.seed=1", "--sample.temperature=0.8",
                 "--run.device=cpu", f"--run.threads={threads}", cores=cores, threads=threads)
     (directory / "samples.txt").write_text(text)
-    report = call(TRAIN, "story", "check", directory / "samples.txt", f"--against={shards.parent / 'train.txt'}")
+    report = call(TRAIN, "story", "check", directory / "samples.txt",
+                  f"--against={shards.parent / 'train.txt'}")
     return {
         "setting": name, "seed": seed, "seconds": round(seconds, 1), "parameters": log[0].get("parameters"),
         "entropy": facts["entropy"], "xz": round(facts["xz"], 4), "validations": validations,
@@ -153,8 +155,8 @@ def run(name, seed, work, threads, cores, samples):
 
 def table(results):
     """A line per setting: mean over the seeds, and each seed."""
-    print("| setting | changed | parameters | seconds | val bits/byte ÷ H | ÷ xz -9e | name and object carried, % "
-          "| holds together, % |")
+    print("| setting | changed | parameters | seconds | val bits/byte ÷ H | ÷ xz -9e "
+          "| name and object carried, % | holds together, % |")
     print("|---|---|---|---|---|---|---|---|")
     for name, (changed, _, _) in SETTINGS.items():
         rows = sorted((r for r in results if r["setting"] == name), key=lambda r: r["seed"])
@@ -165,7 +167,8 @@ def table(results):
             each = " ".join(form.format(v) for v in values)
             return f"**{form.format(statistics.mean(values))}** ({each})"
 
-        print(f"| {name} | {changed} | {rows[0]['parameters']:,} | {statistics.mean(r['seconds'] for r in rows):.0f} | "
+        seconds = statistics.mean(r["seconds"] for r in rows)
+        print(f"| {name} | {changed} | {rows[0]['parameters']:,} | {seconds:.0f} | "
               f"{mean_and_each([r['bits_per_byte'] / r['entropy'] for r in rows], '{:.2f}')} | "
               f"{mean_and_each([r['bits_per_byte'] / r['xz'] for r in rows], '{:.2f}')} | "
               f"{mean_and_each([r['carry'] for r in rows], '{:.0f}')} | "
@@ -173,14 +176,15 @@ def table(results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default=",".join(SETTINGS), help="names, separated by commas")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each run")
     parser.add_argument("--samples", type=int, default=200, help="stories written by each model")
     parser.add_argument("--work", default="build/study", help="corpora and runs")
-    parser.add_argument("--results", default="build/study/results.jsonl", help="a line a run; runs in it are skipped")
+    parser.add_argument("--results", default="build/study/results.jsonl", help="a line a run; these are skipped")
     parser.add_argument("--table", action="store_true", help="only print the table")
     options = parser.parse_args()
     names = options.settings.split(",")
@@ -209,14 +213,14 @@ def main():
 
     def worker(slot):
         cores = available[slot * options.threads:(slot + 1) * options.threads]
+        cores = cores if len(cores) == options.threads else None
         while True:
             try:
                 name, seed = todo.get_nowait()
             except queue.Empty:
                 return
             try:
-                result = run(name, seed, work, options.threads, cores if len(cores) == options.threads else None,
-                             options.samples)
+                result = run(name, seed, work, options.threads, cores, options.samples)
             except RuntimeError as error:
                 failures.append(name)
                 print(f"{name}, seed {seed} failed: {error}", file=sys.stderr, flush=True)
