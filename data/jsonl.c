@@ -104,7 +104,7 @@ static char *put_utf8(char *out, uint32_t point)
         return out;
     }
     int more = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-    *out++ = (char)((0xf00 >> more & 0xff) | point >> 6 * more);
+    *out++ = (char)((0xff00 >> (more + 1) & 0xff) | point >> 6 * more);
     while (more--)
         *out++ = (char)(0x80 | (point >> 6 * more & 0x3f));
     return out;

@@ -373,7 +373,7 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     if (!staging)
         return 1;
     int  code   = 2;
-    bool staged = false;
+    bool staged = false, existed = files_exists(options->out);
     if (each_output(options->out, NULL, errors) && !job->overwrite)
         errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it", options->out);
     else if (files_make_dirs(staging, errors)) {
@@ -389,6 +389,8 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     Errors ignored = { 0 };
     if (staged)
         files_remove_tree(staging, &ignored);
+    if (errors->count && !existed)
+        rmdir(options->out);    /* empty, or not made */
     errors_free(&ignored);
     free(staging);
     return errors->count ? code : 0;
