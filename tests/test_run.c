@@ -114,7 +114,8 @@ static void test_overwrite(void **state)
 static LogStep step_record(int64_t step)
 {
     return (LogStep){.step = step, .tokens = step * 1024, .loss = 1.0 / (double)step, .grad_norm = 0.5,
-                     .lr = 3e-4, .step_ms = 41.25, .tok_per_s = 24824.5, .mfu = NAN, .mem_bytes = (int64_t)5 << 30};
+                     .lr = 3e-4, .step_ms = 41.25, .tok_per_s = 24824.5, .mfu = NAN,
+                     .mem_bytes = (int64_t)5 << 30};
 }
 
 /* Line `index` of the log, parsed; the number of lines when index is beyond them. */
@@ -394,7 +395,7 @@ static void test_progress_terminal(void **state)
     char text[256];
     ssize_t n = read(keyboard, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
-    assert_string_equal(text, "\rstep 1/1000 | loss 1.0000 | gno\033[K\r\nhello\r\n");
+    assert_string_equal(text, "\rstep 1/1000 | loss 1.0000 | gn\033[K\r\nhello\r\n");
     fclose(out);
     close(keyboard);
 }
