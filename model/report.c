@@ -239,7 +239,9 @@ static void write_cards(FILE *out, const ReportLog *log)
         write_card(out, "Tokens seen", value, small);
         plot_value(value, sizeof value, median_of(log, rate_of));
         double mfu = median_of(log, mfu_of);
-        snprintf(small, sizeof small, "median; %.4g ms a step", median_of(log, ms_of));
+        double ms = median_of(log, ms_of);
+        small[0] = 0;
+        if (isfinite(ms)) snprintf(small, sizeof small, "median; %.4g ms a step", ms);
         if (isfinite(mfu)) snprintf(small, sizeof small, "median; MFU %.1f%%", 100 * mfu);
         write_card(out, "Tokens a second", value, small);
         duration(value, sizeof value, seconds);

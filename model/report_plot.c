@@ -35,18 +35,13 @@ void html_text(FILE *out, const char *text)
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
-/* "2.94e-04" -> "2.94e-4", "2.50" -> "2.5" */
-static void tidy(char *text)
+/* Cuts the zeros at the end of decimals: "2.50" -> "2.5", "3.00" -> "3". */
+static void cut_zeros(char *text)
 {
-    char *e = strchr(text, 'e'), mantissa[32], exponent[32] = "";
-    if (e) snprintf(exponent, sizeof exponent, "e%d", atoi(e + 1));
-    snprintf(mantissa, sizeof mantissa, "%.*s", e ? (int)(e - text) : 30, text);
-    if (strchr(mantissa, '.')) {
-        size_t n = strlen(mantissa);
-        while (n && mantissa[n - 1] == '0') mantissa[--n] = 0;
-        if (n && mantissa[n - 1] == '.') mantissa[--n] = 0;
-    }
-    sprintf(text, "%s%s", mantissa, exponent);      /* never longer than it was */
+    if (!strchr(text, '.')) return;
+    size_t n = strlen(text);
+    while (text[n - 1] == '0') text[--n] = 0;
+    if (text[n - 1] == '.') text[--n] = 0;
 }
 
 static void format_value(char *text, size_t size, double value, int digits)
@@ -56,17 +51,23 @@ static void format_value(char *text, size_t size, double value, int digits)
         {999.95e9, 1e12, "T"}, {999.95e6, 1e9, "G"}, {999.95e3, 1e6, "M"}, {9999.5, 1e3, "k"}, {0, 1, ""}};
     int unit = 0;
     while (a < units[unit].from) unit++;
-    char number[48];
+    char number[32];
     double scaled = value / units[unit].factor, b = fabs(scaled);
+    int whole = b > 0 ? (int)floor(log10(b)) + 1 : 1, decimals = digits - whole;
     if (a != 0 && a < 1e-3) {
         snprintf(number, sizeof number, "%.*e", digits - 1, value);
+        char *e = strchr(number, 'e');
+        int exponent = atoi(e + 1);
+        *e = 0;
+        cut_zeros(number);
+        snprintf(text, size, "%se%d", number, exponent);
+    } else if (b >= 1e6) {
+        snprintf(text, size, "%.*e", digits - 1, value);
     } else {
-        int whole = b > 0 ? (int)floor(log10(b)) + 1 : 1;
-        int decimals = digits - whole;
         snprintf(number, sizeof number, "%.*f", decimals > 0 ? decimals : 0, scaled);
+        cut_zeros(number);
+        snprintf(text, size, "%s%s", number, units[unit].name);
     }
-    tidy(number);
-    snprintf(text, size, "%s%s", number, units[unit].name);
 }
 
 void plot_value(char *text, size_t size, double value)
@@ -106,7 +107,7 @@ int plot_log_ticks(double lo, double hi, int wanted, double *ticks, int room)
             }
         }
         if (count > room) break;
-        if (s > 0 && count > wanted + 2) break;
+        if (s > 0 && abs(count - wanted) > abs(best - wanted)) break;
         memcpy(ticks, found, (size_t)count * sizeof *ticks);
         best = count;
         if (count >= wanted) break;
