@@ -53,7 +53,8 @@ int32_t random_below(OpTest *test, int64_t n) { return (int32_t)(random_uniform(
 
 Tensor output_tensor(OpTest *test, int64_t rows, int64_t cols, int64_t pad)
 {
-    Tensor t = tensor(op_test_alloc(test, (size_t)(rows * (cols + pad)) * sizeof(float)), rows, cols, DTYPE_F32);
+    void *data = op_test_alloc(test, (size_t)(rows * (cols + pad)) * sizeof(float));
+    Tensor t = tensor(data, rows, cols, DTYPE_F32);
     t.stride = cols + pad;
     for (int64_t i = 0; i < rows; i++)
         for (int64_t k = cols; k < t.stride; k++) ((float *)t.data)[i * t.stride + k] = GUARD;
@@ -64,7 +65,8 @@ Tensor random_tensor(OpTest *test, int64_t rows, int64_t cols, int64_t pad, doub
 {
     Tensor t = output_tensor(test, rows, cols, pad);
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t k = 0; k < cols; k++) ((float *)t.data)[i * t.stride + k] = (float)(scale * random_normal(test));
+        for (int64_t k = 0; k < cols; k++)
+            ((float *)t.data)[i * t.stride + k] = (float)(scale * random_normal(test));
     return t;
 }
 
@@ -105,12 +107,14 @@ void check_tensor(const char *what, Tensor got, const double *want, double toler
     for (int64_t i = 0; i < got.rows; i++) {
         for (int64_t k = 0; k < got.cols; k++) {
             double w = want[i * got.cols + k], e = at(got, i, k) - w;
-            if (!isfinite(e)) fail_msg("%s[%d][%d] is %g, expected %g", what, (int)i, (int)k, at(got, i, k), w);
+            if (!isfinite(e))
+                fail_msg("%s[%d][%d] is %g, expected %g", what, (int)i, (int)k, at(got, i, k), w);
             error += e * e;
             norm += w * w;
         }
         for (int64_t k = got.cols; k < got.stride; k++)
-            if (at(got, i, k) != GUARD) fail_msg("%s: written beyond row %d, column %d", what, (int)i, (int)k);
+            if (at(got, i, k) != GUARD)
+                fail_msg("%s: written beyond row %d, column %d", what, (int)i, (int)k);
     }
     if (sqrt(error) > tolerance * sqrt(norm))
         fail_msg("%s: relative error %.3g, allowed %.3g", what, sqrt(error / norm), tolerance);

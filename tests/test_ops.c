@@ -1,10 +1,11 @@
 /* The CPU's ops of the embedding and of a layer's projections, each against a naive formulation in double
  * precision: odd sizes, rows further apart than they are long, poisoned outputs, permitted aliases. */
 #include "tests/op_testing.h"
+#include <omp.h>
 
 #define TIGHT 1e-6      /* relative error of FP32 sums of a few hundred terms stays well below */
 static const float eps = 1e-5f;
-static const int64_t row_counts[] = {1, 7, 15, 150, 301};
+static const int64_t row_counts[] = {1, 7, 15, 150, 801};    /* none, one and several blocks a thread */
 #define FOR_ROWS(T) \
     for (size_t which_ = 0; which_ < sizeof row_counts / sizeof *row_counts; which_++) \
         for (int64_t T = row_counts[which_], once_ = 1; once_; once_ = 0)
@@ -16,7 +17,7 @@ static int32_t *random_ids(OpTest *t, int64_t n, int64_t below)
     return ids;
 }
 
-/* ---- embedding ---------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------- */
 
 static void embed_body(OpTest *t)
 {
@@ -51,7 +52,22 @@ static void embed_dw_body(OpTest *t)
     }
 }
 
-/* ---- qkv ------------------------------------------------------------------------------------------------ */
+/* Rows of one token are one thread's alone, however many there are: sums are exact and in one order. */
+static void test_one_token(void **state)
+{
+    OpTest *t = *state;
+    enum { ROWS = 400, D = 2000 };
+    Tensor dx = random_tensor(t, ROWS, D, 0, 1), first = output_tensor(t, 128, D, 0);
+    int32_t *ids = random_ids(t, ROWS, 1);
+    for (int round = 0; round < 20; round++) {
+        Tensor grad = round ? copy_tensor(t, first) : first;
+        omp_set_num_threads(round % 4 + 1);
+        cpu_ops.embed_dw(&t->ctx, grad, ids, order_of(t, ids, ROWS), dx, false);
+        check_same_bits("grad", grad, first);
+    }
+}
+
+/* ---- qkv --------------------------------------------------------------------------------------------- */
 
 /* Rotates columns of heads by sign * angle: the master's pairs are the working rows' neighbours. */
 static void naive_rotate(double *row, const Rope *rope, int32_t pos, double sign)
@@ -103,12 +119,13 @@ static void qkv_grad_body(OpTest *t)
     }
 }
 
-/* ---- residual ---------------------------------------------------------------------------------------------- */
+/* ---- residual ---------------------------------------------------------------------------------------- */
 
 static void residual_body(OpTest *t)
 {
     enum { D = 37, K = 50 };
-    FOR_ROWS(T) for (int in_place = 0; in_place < 2; in_place++) for (int with_xg = 0; with_xg < 2; with_xg++) {
+    FOR_ROWS(T) for (int variant = 0; variant < 4; variant++) {
+        bool in_place = variant % 2, with_xg = variant / 2;
         Tensor a = random_tensor(t, T, K, 1, 1), w = random_tensor(t, D, K, 0, 0.2);
         Tensor residual = random_tensor(t, T, D, 2, 1), xg = {0};
         Tensor out = in_place ? residual : output_tensor(t, T, D, 7);
@@ -131,7 +148,7 @@ static void residual_body(OpTest *t)
     }
 }
 
-/* ---- SwiGLU -------------------------------------------------------------------------------------------------- */
+/* ---- SwiGLU ------------------------------------------------------------------------------------------ */
 
 static int64_t gate_col(int64_t i) { return i / 8 * 16 + i % 8; }
 
@@ -212,7 +229,7 @@ static void test_swiglu_extremes(void **state)
     assert_int_equal(cpu_ops.count_nonfinite(&t->ctx, y), 1);
 }
 
-/* ---- gradients of the residual stream and of weights ---------------------------------------------------------- */
+/* ---- gradients of the residual stream and of weights ------------------------------------------------- */
 
 static void norm_dx_body(OpTest *t)
 {
@@ -239,7 +256,8 @@ static void out_dx_body(OpTest *t)
 {
     enum { D = 13, N = 30 };
     FOR_ROWS(T) {
-        Tensor dx1 = random_tensor(t, T, D, 1, 1), w = random_tensor(t, D, N, 0, 1), d_o = output_tensor(t, T, N, 2);
+        Tensor dx1 = random_tensor(t, T, D, 1, 1), w = random_tensor(t, D, N, 0, 1);
+        Tensor d_o = output_tensor(t, T, N, 2);
         double *want = doubles(t, T * N);
         for (int64_t i = 0; i < T; i++)
             for (int64_t c = 0; c < N; c++)
@@ -268,7 +286,7 @@ static void dw_body(OpTest *t)
     }
 }
 
-/* ---- table ------------------------------------------------------------------------------------------------------- */
+/* ---- table ------------------------------------------------------------------------------------------- */
 
 static void test_table(void **state)
 {
@@ -278,10 +296,12 @@ static void test_table(void **state)
         assert_true(strlen(op_name((OpId)op)) > 1);
         assert_string_equal(cpu_ops.choice(&t->ctx, (OpId)op), "cpu");
         assert_int_equal(cpu_ops.parts(&t->ctx, (OpId)op, 100, 1000), 1);
-        for (int other = 0; other < op; other++) assert_string_not_equal(op_name((OpId)op), op_name((OpId)other));
+        for (int other = 0; other < op; other++)
+            assert_string_not_equal(op_name((OpId)op), op_name((OpId)other));
     }
     Tensor x = random_tensor(t, 5, 7, 3, 1);
-    ((float *)x.data)[3] = NAN, ((float *)x.data)[12] = -INFINITY, ((float *)x.data)[48] = NAN;   /* the last: a gap */
+    float *data = x.data;
+    data[3] = NAN, data[12] = -INFINITY, data[48] = NAN;    /* the last: a gap */
     assert_int_equal(cpu_ops.count_nonfinite(&t->ctx, x), 2);
 }
 
@@ -302,9 +322,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, op_test_setup, op_test_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_embed), TEST(test_embed_dw), TEST(test_qkv), TEST(test_qkv_grad), TEST(test_residual),
-        TEST(test_gate_up), TEST(test_down_dx), TEST(test_swiglu_extremes), TEST(test_norm_dx), TEST(test_out_dx),
-        TEST(test_dw), TEST(test_table),
+        TEST(test_embed), TEST(test_embed_dw), TEST(test_one_token), TEST(test_qkv), TEST(test_qkv_grad),
+        TEST(test_residual), TEST(test_gate_up), TEST(test_down_dx), TEST(test_swiglu_extremes),
+        TEST(test_norm_dx), TEST(test_out_dx), TEST(test_dw), TEST(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,8 +40,8 @@ static AttentionShape shape_of(const Case *c, const int32_t *doc_start)
 }
 
 /* Row (b, s) of head h: probabilities [seq] from packed qkv; returns log of the sum of exp. */
-static double naive_probabilities(double *p, const double *qkv, const Case *c, const int32_t *doc_start, int b,
-                                  int s, int h)
+static double naive_probabilities(double *p, const double *qkv, const Case *c, const int32_t *doc_start,
+                                  int b, int s, int h)
 {
     int64_t cols = qkv_cols(c), row = (int64_t)b * c->seq + s;
     int kv = h / (c->heads / c->kv_heads), dim = c->head_dim;
@@ -63,8 +63,8 @@ static double naive_probabilities(double *p, const double *qkv, const Case *c, c
 }
 
 /* o: [T, H Dh]  lse: [batch, H, seq] or NULL  scratch: [seq] */
-static void naive_attention(double *o, double *lse, const double *qkv, const Case *c, const int32_t *doc_start,
-                            double *scratch)
+static void naive_attention(double *o, double *lse, const double *qkv, const Case *c,
+                            const int32_t *doc_start, double *scratch)
 {
     int dim = c->head_dim;
     for (int b = 0; b < c->batch; b++)
@@ -155,7 +155,7 @@ static void backward_body(OpTest *t)
     }
 }
 
-/* ---- central differences ------------------------------------------------------------------------------------ */
+/* ---- central differences ----------------------------------------------------------------------------- */
 
 typedef struct Problem {
     const Case *c;
@@ -182,7 +182,8 @@ static void test_differences(void **state)
         Tensor qkv = random_tensor(t, T, qkv_cols(c), 0, 1), o = output_tensor(t, T, q_cols(c), 0);
         Tensor d_o = random_tensor(t, T, q_cols(c), 0, 1), dqkv = output_tensor(t, T, qkv_cols(c), 0);
         float *lse = output_floats(t, T * c->heads);
-        Problem p = {c, documents, doubles_of(t, qkv), doubles(t, T * q_cols(c)), doubles_of(t, d_o), doubles(t, c->seq)};
+        Problem p = {c, documents, doubles_of(t, qkv), doubles(t, T * q_cols(c)), doubles_of(t, d_o),
+                     doubles(t, c->seq)};
         double *want = doubles(t, T * qkv_cols(c));
         central_differences(weighted_output, &p, p.qkv, T * qkv_cols(c), want);
         cpu_ops.attention(&t->ctx, o, lse, qkv, shape_of(c, documents));
@@ -191,7 +192,7 @@ static void test_differences(void **state)
     }
 }
 
-/* ---- caches ---------------------------------------------------------------------------------------------------- */
+/* ---- caches ------------------------------------------------------------------------------------------ */
 
 /* A sequence fed in pieces gives what the whole gives, and the caches hold its keys and values. */
 static void cached_body(OpTest *t)
@@ -204,8 +205,8 @@ static void cached_body(OpTest *t)
     double *want = doubles(t, c.seq * q_cols(&c));
     naive_attention(want, NULL, doubles_of(t, qkv), &c, NULL, doubles(t, c.seq));
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; past += pieces[i++])
-        cpu_ops.attention_cached(&t->ctx, tensor_rows(o, past, pieces[i]), tensor_rows(qkv, past, pieces[i]), k_cache,
-                                 v_cache, past, shape_of(&c, NULL));
+        cpu_ops.attention_cached(&t->ctx, tensor_rows(o, past, pieces[i]), tensor_rows(qkv, past, pieces[i]),
+                                 k_cache, v_cache, past, shape_of(&c, NULL));
     assert_int_equal(past, c.seq);
     check_tensor("o", o, want, TIGHT);
     for (int64_t i = 0; i < c.seq; i++)
@@ -216,7 +217,7 @@ static void cached_body(OpTest *t)
     assert_true(isnan(at(k_cache, c.seq, 0)));
 }
 
-/* ---- scratch ------------------------------------------------------------------------------------------------------ */
+/* ---- scratch ----------------------------------------------------------------------------------------- */
 
 /* The op stays inside what workspace_bytes asks for: a guard behind it survives. */
 static void scratch_body(OpTest *t)
@@ -247,7 +248,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, op_test_setup, op_test_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_forward), TEST(test_backward), TEST(test_differences), TEST(test_cached), TEST(test_scratch),
+        TEST(test_forward), TEST(test_backward), TEST(test_differences), TEST(test_cached),
+        TEST(test_scratch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,8 @@ static double textbook_half(void *arg)
             z[i][n] = 0;
             for (int k = 0; k < D; k++) z[i][n] += normed[k] * h->in[n * D + k];
         }
-        for (int head = 0; h->attention && head < HEADS + KV; head++) rotate(z[i] + head * DIM, h->rope->pos[i]);
+        for (int head = 0; h->attention && head < HEADS + KV; head++)
+            rotate(z[i] + head * DIM, h->rope->pos[i]);
     }
     for (int i = 0; i < T; i++) {
         double y[WIDEST];
@@ -152,7 +153,8 @@ static void mlp_body(OpTest *t)
 
 static void attention_body(OpTest *t)
 {
-    static const int32_t pos[T] = {0, 1, 2, 0, 1, 3, 4, 5, 6, 7}, doc_start[T] = {0, 0, 0, 3, 3, 0, 0, 0, 0, 0};
+    static const int32_t pos[T] = {0, 1, 2, 0, 1, 3, 4, 5, 6, 7};
+    static const int32_t doc_start[T] = {0, 0, 0, 3, 3, 0, 0, 0, 0, 0};
     float *gamma = random_floats(t, D, 1, 0.3);
     RowLayout layout = {.order = ROWS_QKV, .head_dim = DIM, .rotated = (HEADS + KV) * DIM};
     Weight wqkv = weight_of(t, QKV, D, layout, gamma);

@@ -25,6 +25,7 @@ static void naive_rows(int64_t *from, int64_t rows, RowLayout l)
 
 static const struct { int64_t rows, padded; RowLayout layout; } layouts[] = {
     {131, 256, {.order = ROWS_PLAIN}},
+    {1001, 1024, {.order = ROWS_PLAIN}},
     {1, 1, {.order = ROWS_PLAIN}},
     {(6 + 2 * 2) * 10, 100, {.order = ROWS_QKV, .head_dim = 10, .rotated = 80}},
     {2 * 40, 80, {.order = ROWS_GATE_UP, .ffn = 40}},
@@ -96,7 +97,9 @@ static void test_clip(void **state)
 {
     OpTest *t = *state;
     double sumsq[3] = {4, 12, 9};   /* norm 5 */
-    static const struct { float clip; double factor; } cases[] = {{0, 1}, {1, 0.2}, {5, 1}, {7, 1}, {2.5f, 0.5}};
+    static const struct { float clip; double factor; } cases[] = {
+        {0, 1}, {1, 0.2}, {5, 1}, {7, 1}, {2.5f, 0.5},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Hyper hyper = {.clip = cases[i].clip};
         StepStats stats = {.loss = 1, .grad_norm = NAN, .clip_factor = NAN, .skipped = -1};
@@ -146,11 +149,13 @@ static void adamw_body(OpTest *t)
                 }
             for (int64_t i = 0; i < count; i++) sumsq += dw[i] * dw[i];
             for (int64_t k = 0; k < K; k++) sumsq += dgamma[k] * dgamma[k];
-            double clip = fmin(1, 3 / sqrt(sumsq)), bias1 = 1 - pow(beta1, step), bias2 = 1 - pow(beta2, step);
+            double clip = fmin(1, 3 / sqrt(sumsq));
+            double bias1 = 1 - pow(beta1, step), bias2 = 1 - pow(beta2, step);
             for (int64_t i = 0; i < count + K; i++) {
                 bool matrix = i < count;
                 int64_t e = matrix ? i : i - count;
-                double *param = matrix ? &p[e] : &gamma[e], *m1 = matrix ? &m[e] : &gm[e], *v1 = matrix ? &v[e] : &gv[e];
+                double *param = matrix ? &p[e] : &gamma[e];
+                double *m1 = matrix ? &m[e] : &gm[e], *v1 = matrix ? &v[e] : &gv[e];
                 double g = clip * (matrix ? dw[e] : dgamma[e]);
                 *m1 = beta1 * *m1 + (1 - beta1) * g;
                 *v1 = beta2 * *v1 + (1 - beta2) * g * g;
@@ -195,7 +200,7 @@ static void test_skip(void **state)
     assert_memory_equal(before, kept, K * sizeof(float));
 }
 
-/* ---- BF16 moments ----------------------------------------------------------------------------------------- */
+/* ---- BF16 moments ------------------------------------------------------------------------------------ */
 
 static void test_rounding(void **state)
 {
@@ -296,8 +301,8 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, op_test_setup, op_test_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_fold), TEST(test_grad_norm), TEST(test_clip), TEST(test_adamw), TEST(test_skip), TEST(test_rounding),
-        TEST(test_bf16_moments),
+        TEST(test_fold), TEST(test_grad_norm), TEST(test_clip), TEST(test_adamw), TEST(test_skip),
+        TEST(test_rounding), TEST(test_bf16_moments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static int64_t allowed_keys(const AttentionBlock *block, int64_t i, int64_t n, i
     return min_i64(n, block->first_query + i + 1);
 }
 
-/* row: scores of n keys, becomes exp(score * scale - shift) in [low, high) and 0 elsewhere. Returns the sum. */
+/* row: scores of n keys, becomes exp(score * scale - shift) in [low, high), 0 elsewhere. Returns the sum. */
 static float exp_row(float *row, int64_t n, int64_t low, int64_t high, float scale, float shift)
 {
     float sum = 0.0f;
@@ -53,7 +53,8 @@ void attend_block(const AttentionBlock *block, Tensor p, Tensor o, float *lse)
 }
 
 /* Queries [first, first + n) of one head of sequence b, against the keys that any of them may attend to. */
-static AttentionBlock query_block(Tensor qkv, const AttentionShape *s, int b, int head, int64_t first, int64_t n)
+static AttentionBlock query_block(Tensor qkv, const AttentionShape *s, int b, int head, int64_t first,
+                                  int64_t n)
 {
     int64_t row = (int64_t)b * s->seq, low = 0;
     int kv = head / (s->heads / s->kv_heads);
@@ -99,14 +100,14 @@ void cpu_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, Atten
                 int64_t first = at * QUERY_BLOCK, n = min_i64(QUERY_BLOCK, shape.seq - first);
                 AttentionBlock block = query_block(qkv, &shape, b, head, first, n);
                 Tensor p = tensor(thread_scratch(ctx, &shape), n, block.k.rows, DTYPE_F32);
-                attend_block(&block, p, head_view(o, (int64_t)b * shape.seq + first, n, 0, head, shape.head_dim),
-                             lse + ((int64_t)b * shape.heads + head) * shape.seq + first);
+                Tensor out = head_view(o, (int64_t)b * shape.seq + first, n, 0, head, shape.head_dim);
+                attend_block(&block, p, out, lse + ((int64_t)b * shape.heads + head) * shape.seq + first);
             }
 }
 
 /* dq, and its part of dk and dv, of one block of queries. do, o: [n, Dh]  lse: [n] */
-static void attend_block_bwd(const AttentionBlock *block, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o,
-                             const float *lse, float *scratch)
+static void attend_block_bwd(const AttentionBlock *block, Tensor dq, Tensor dk, Tensor dv, Tensor d_o,
+                             Tensor o, const float *lse, float *scratch)
 {
     Tensor p = tensor(scratch, block->q.rows, block->k.rows, DTYPE_F32);
     Tensor ds = tensor(scratch + p.rows * p.cols, p.rows, p.cols, DTYPE_F32);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <omp.h>
 
-/* ---- rows --------------------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------------------------- */
 
 static inline float *row_at(Tensor t, int64_t row) { return (float *)t.data + row * t.stride; }
 
@@ -50,7 +50,7 @@ static inline float sum_squares(const float *a, int64_t n)
     return sum;
 }
 
-/* ---- blocks of rows ------------------------------------------------------------------------------- */
+/* ---- blocks of rows ---------------------------------------------------------------------------------- */
 
 /* The more rows in a block, the less the GEMM's packing of the weight costs (128 rows: 5 % of a small model's
  * step); the fewer, the more of the block its epilogue finds in cache. */
@@ -82,13 +82,13 @@ static inline int64_t most_blocks(int64_t rows, int64_t most)
 /* Rounds the scratch of one thread up, so that no two threads write the same cache line. */
 static inline int64_t padded_floats(int64_t n) { return (n + 15) / 16 * 16; }
 
-/* ---- GEMM (gemm.c): row-major, c = product + beta * c ----------------------------------------------- */
+/* ---- GEMM (gemm.c): row-major, c = product + beta * c ------------------------------------------------ */
 
 void gemm_nt(Tensor c, Tensor a, Tensor b, float beta);     /* c: [M, N]  a: [M, K]  b: [N, K] */
 void gemm_nn(Tensor c, Tensor a, Tensor b, float beta);     /* c: [M, N]  a: [M, K]  b: [K, N] */
 void gemm_tn(Tensor c, Tensor a, Tensor b, float beta);     /* c: [M, N]  a: [K, M]  b: [K, N] */
 
-/* ---- shared by several ops ---------------------------------------------------------------------------- */
+/* ---- shared by several ops --------------------------------------------------------------------------- */
 
 /* grad[ids[i]] += factor * scale[i] * src[i] for the rows i in `order`, which groups equal ids (embed.c).
  * scale: [src.rows] or NULL for 1. */
@@ -109,7 +109,7 @@ void attend_block(const AttentionBlock *block, Tensor p, Tensor o, float *lse);
 
 #define QUERY_BLOCK 64      /* rows of queries at a time */
 
-/* ---- scratch of the ops that use any, in bytes ----------------------------------------------------------- */
+/* ---- scratch of the ops that use any, in bytes ------------------------------------------------------- */
 
 size_t attention_scratch(AttentionShape shape);
 size_t head_dx_scratch(int64_t chunk, int64_t hidden);
@@ -117,7 +117,7 @@ size_t down_dx_scratch(int64_t rows, int64_t ffn);
 size_t dw_scratch(void);
 size_t grad_norm_scratch(int64_t rows, int64_t cols);
 
-/* ---- the ops, as kernels/ops.h specifies them -------------------------------------------------------------- */
+/* ---- the ops, as kernels/ops.h specifies them -------------------------------------------------------- */
 
 void cpu_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *tokens, Tensor table);
 void cpu_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope);
@@ -136,8 +136,8 @@ void cpu_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h);
 
 void cpu_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
                  RowNorm norm);
-void cpu_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
-                 RowNorm norm, RowSums zdz);
+void cpu_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad,
+                 Tensor x, RowNorm norm, RowSums zdz);
 void cpu_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);
 void cpu_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
                        AttentionShape shape);

@@ -54,7 +54,10 @@ void cpu_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w, 
 }
 
 /* Floats of one block's dy. */
-static int64_t dy_floats(int64_t rows, int64_t ffn) { return padded_floats(block_rows(rows, MAX_BLOCK_ROWS) * ffn); }
+static int64_t dy_floats(int64_t rows, int64_t ffn)
+{
+    return padded_floats(block_rows(rows, MAX_BLOCK_ROWS) * ffn);
+}
 
 size_t down_dx_scratch(int64_t rows, int64_t ffn)
 {
@@ -68,7 +71,8 @@ void cpu_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor 
 #pragma omp parallel for schedule(static) if (worth_sharing(rows))
     for (int64_t first = 0; first < rows; first += block) {
         int64_t n = min_i64(block, rows - first);
-        Tensor dy = tensor((float *)ctx->workspace + omp_get_thread_num() * dy_floats(rows, f), n, f, DTYPE_F32);
+        float *scratch = (float *)ctx->workspace + omp_get_thread_num() * dy_floats(rows, f);
+        Tensor dy = tensor(scratch, n, f, DTYPE_F32);
         gemm_nn(dy, tensor_rows(dx, first, n), w, 0.0f);
         for (int64_t i = first; i < first + n; i++)
             zdz.data[i] = swiglu_row_bwd(row_at(dz, i), y.data ? row_at(y, i) : NULL, row_at(dy, i - first),

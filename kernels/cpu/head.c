@@ -12,7 +12,8 @@ static float target_logit(const HeadChunk *h, int64_t i, float r)
 }
 
 /* Columns [col, col + cols) of x table^T for rows [first, first + rows), without r. */
-static void logits_tile(const HeadChunk *h, Tensor out, int64_t first, int64_t rows, int64_t col, int64_t cols)
+static void logits_tile(const HeadChunk *h, Tensor out, int64_t first, int64_t rows, int64_t col,
+                        int64_t cols)
 {
     gemm_nt(out, tensor_rows(h->xg, first, rows), tensor_rows(h->table, col, cols), 0.0f);
 }

@@ -2,8 +2,8 @@
  * through the attention's output projection. */
 #include "kernels/cpu/cpu.h"
 
-void cpu_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
-                 RowNorm norm, RowSums zdz)
+void cpu_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad,
+                 Tensor x, RowNorm norm, RowSums zdz)
 {
     (void)ctx, (void)op;
     int64_t rows = out.rows, d = out.cols, block = block_rows(rows, MAX_BLOCK_ROWS);

@@ -9,7 +9,8 @@ static int cpu_parts(const OpContext *ctx, OpId op, int64_t rows, int64_t cols)
 }
 
 static size_t cpu_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t hidden, int64_t ffn,
-                                  int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded, AttentionShape shape)
+                                  int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded,
+                                  AttentionShape shape)
 {
     (void)ctx, (void)qkv_cols;
     int64_t weight_rows = max_i64(max_i64(2 * ffn, qkv_cols), max_i64(vocab_padded, hidden));

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* working = master * gamma, gamma NULL: 1. */
-static void fold_row(float *restrict working, const float *restrict master, const float *restrict gamma, int64_t n)
+static void fold_row(float *restrict working, const float *restrict master, const float *restrict gamma,
+                     int64_t n)
 {
     if (gamma)
         for (int64_t k = 0; k < n; k++) working[k] = master[k] * gamma[k];
@@ -25,8 +26,13 @@ void cpu_fold(const OpContext *ctx, const Weight *w)
     }
 }
 
-/* Scratch: per block of rows one sum of squares, then one row of dgamma. */
-static size_t block_scratch(int64_t cols) { return sizeof(double) * 8 + (size_t)padded_floats(cols) * sizeof(float); }
+/* Scratch: per block of rows one sum of squares, on its own cache line, then one row of dgamma. */
+enum { SUM_BYTES = 64 };
+
+static size_t block_scratch(int64_t cols)
+{
+    return SUM_BYTES + (size_t)padded_floats(cols) * sizeof(float);
+}
 
 size_t grad_norm_scratch(int64_t rows, int64_t cols)
 {
@@ -54,13 +60,12 @@ void cpu_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq)
     for (int64_t first = 0; first < rows; first += block) {
         char *scratch = (char *)ctx->workspace + (size_t)(first / block) * block_scratch(cols);
         double sum = 0.0;
-        float *dgamma = (float *)(scratch + sizeof(double) * 8);
+        float *dgamma = (float *)(scratch + SUM_BYTES);
         int64_t end = min_i64(first + block, rows);
         if (w->gamma) memset(dgamma, 0, (size_t)cols * sizeof(float));
         for (int64_t row = first; row < end; row++) {
-            const float *g = row_at(w->grad, row);
-            sum += w->gamma ? folded_row(dgamma, g, row_at(w->master, master_row(w->rows, row)), w->gamma, cols)
-                            : sum_squares(g, cols);
+            const float *g = row_at(w->grad, row), *p = row_at(w->master, master_row(w->rows, row));
+            sum += w->gamma ? folded_row(dgamma, g, p, w->gamma, cols) : sum_squares(g, cols);
         }
         *(double *)scratch = sum;
     }
@@ -70,7 +75,7 @@ void cpu_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq)
         const char *scratch = (const char *)ctx->workspace + (size_t)b * block_scratch(cols);
         *sumsq += *(const double *)scratch;
         if (!w->gamma) continue;
-        const float *dgamma = (const float *)(scratch + sizeof(double) * 8);
+        const float *dgamma = (const float *)(scratch + SUM_BYTES);
         for (int64_t k = 0; k < cols; k++) w->dgamma[k] += dgamma[k];
     }
 }
@@ -116,10 +121,10 @@ static void adam_row(float *restrict p, float *restrict m, float *restrict v, co
     for (int64_t k = 0; k < n; k++) p[k] = adam_element(p[k], clipped(g, gamma, k, f.clip), &m[k], &v[k], &f);
 }
 
-/* The same with moments in BF16: the update uses them before they are rounded. index: of p[0] in the master. */
-static void adam_row_bf16(float *restrict p, uint16_t *restrict m, uint16_t *restrict v, const float *restrict g,
-                          const float *restrict gamma, int64_t n, const AdamFactors *factors, uint32_t key,
-                          int64_t index)
+/* The same with moments in BF16: the update uses them before they are rounded. index: of p[0]. */
+static void adam_row_bf16(float *restrict p, uint16_t *restrict m, uint16_t *restrict v,
+                          const float *restrict g, const float *restrict gamma, int64_t n,
+                          const AdamFactors *factors, uint32_t key, int64_t index)
 {
     for (int64_t k = 0; k < n; k++) {
         float new_m = bf16_to_float(m[k]), new_v = bf16_to_float(v[k]);
@@ -147,11 +152,13 @@ void cpu_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const 
         int64_t from = master_row(w->rows, row);
         float *p = row_at(w->master, from);
         const float *g = row_at(w->grad, row);
-        if (w->m.dtype == DTYPE_BF16)
-            adam_row_bf16(p, (uint16_t *)w->m.data + from * w->m.stride, (uint16_t *)w->v.data + from * w->v.stride,
-                          g, w->gamma_before, cols, &factors, key, from * cols);
-        else
+        if (w->m.dtype == DTYPE_BF16) {
+            uint16_t *m = (uint16_t *)w->m.data + from * w->m.stride;
+            uint16_t *v = (uint16_t *)w->v.data + from * w->v.stride;
+            adam_row_bf16(p, m, v, g, w->gamma_before, cols, &factors, key, from * cols);
+        } else {
             adam_row(p, row_at(w->m, from), row_at(w->v, from), g, w->gamma_before, cols, &factors);
+        }
         if (w->working.data) fold_row(row_at(w->working, row), p, w->gamma, cols);
     }
 }
