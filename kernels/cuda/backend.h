@@ -9,9 +9,12 @@ extern "C" {
 #pragma GCC diagnostic pop
 #include <cublasLt.h>
 #include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
 
 struct GemmTable;
+struct FusedTable;
 struct AttentionPlans;
+struct OpTimes;
 
 struct CudaBackend {
     CudaOptions      options;
@@ -20,7 +23,11 @@ struct CudaBackend {
     cudaStream_t     stream;
     cublasLtHandle_t lt;
     GemmTable       *gemms;             /* one entry a shape: descriptors and the chosen algorithm */
+    FusedTable      *fused;             /* choices between library and fused kernels, one entry a shape */
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
+    int              multiprocessors;
+    OpTimes         *times;             /* NULL: ops are not timed */
+    nvtxDomainHandle_t ranges;          /* "llama" */
     char             gpu[256];          /* device name */
     char             versions[512];
 };
@@ -38,6 +45,17 @@ static inline cudaStream_t stream_of(const OpContext *ctx) { return (cudaStream_
     } while (0)
 
 #define LAUNCH_CHECK(op) CUDA_CHECK(op_name(op), cudaGetLastError())
+
+/* Stands at the head of every op: an NVTX range with the layer as its payload, and the op's time where those are
+ * collected (times.cu). */
+struct OpRange {
+    OpRange(const OpContext *ctx, OpId op);
+    ~OpRange();
+    CudaBackend *backend;
+    cudaEvent_t  end;       /* NULL: not timed */
+};
+
+void op_times_free(OpTimes *times);
 
 /* The workspace: cublasLt's share first, then the op's own scratch. */
 enum { GEMM_WORKSPACE = 32 << 20 };

@@ -34,6 +34,9 @@ void *cuda_backend_stream(void *backend);
 /* Device, driver and library versions in one line. Bits are reproducible only where it is the same. */
 const char *cuda_backend_versions(const void *backend);
 
+/* Name of the GPU: "NVIDIA H200". */
+const char *cuda_backend_gpu(const void *backend);
+
 /* Bytes of device memory in use by this process and others, and in all. */
 void cuda_backend_memory(size_t *used, size_t *total);
 
@@ -43,6 +46,12 @@ char *cuda_backend_choices(const void *backend);
 /* Uses the choices of a checkpoint instead of measuring. Call before the first op. False, with an error added,
  * where a line cannot be used here: the run continues, but not bitwise. */
 bool cuda_backend_restore(void *backend, const char *choices, Errors *errors);
+
+/* From here on every op is timed by itself (but not while a graph is being captured, nor when one runs). */
+void cuda_backend_time_ops(void *backend);
+
+/* Milliseconds in all and number of calls of op since then. Waits for the device. */
+double cuda_backend_op_ms(void *backend, OpId op, int *calls);
 
 /* Nsight's capture range: cudaProfilerStart and cudaProfilerStop. */
 void cuda_profiler(bool on);

@@ -165,9 +165,11 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
         cuda_backend_close(b);
         return nullptr;
     }
+    b->multiprocessors = gpu.multiProcessorCount;
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
     snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name, driver / 1000,
              driver % 100 / 10, runtime / 1000, runtime % 100 / 10, cublasLtGetVersion(), cudnn_version_text());
+    b->ranges = nvtxDomainCreateA("llama");
     b->gemms = gemm_table_open(b);
     return b;
 }
@@ -177,6 +179,7 @@ void cuda_backend_close(void *backend)
     CudaBackend *b = (CudaBackend *)backend;
     if (!b) return;
     cudnn_plans_close(b->attention);
+    op_times_free(b->times);
     if (b->gemms) gemm_table_close(b->gemms);
     if (b->lt) cublasLtDestroy(b->lt);
     if (b->stream) cudaStreamDestroy(b->stream);
@@ -185,6 +188,7 @@ void cuda_backend_close(void *backend)
 
 void *cuda_backend_stream(void *backend) { return ((CudaBackend *)backend)->stream; }
 const char *cuda_backend_versions(const void *backend) { return ((const CudaBackend *)backend)->versions; }
+const char *cuda_backend_gpu(const void *backend) { return ((const CudaBackend *)backend)->gpu; }
 char *cuda_backend_choices(const void *backend) { return gemm_table_text(((const CudaBackend *)backend)->gemms); }
 
 bool cuda_backend_restore(void *backend, const char *choices, Errors *errors)

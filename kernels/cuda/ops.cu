@@ -31,6 +31,7 @@ static size_t cuda_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t h
 
 static void cuda_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, AttentionShape shape)
 {
+    OpRange range(ctx, OP_ATTENTION);
     bool library = backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN;
     if (!library || !cudnn_attention(ctx, o, lse, qkv, shape)) reference_attention(ctx, o, lse, qkv, shape);
 }
@@ -38,6 +39,7 @@ static void cuda_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qk
 static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
                                AttentionShape shape)
 {
+    OpRange range(ctx, OP_ATTENTION_BWD);
     bool library = backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN;
     if (!library || !cudnn_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape))
         reference_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape);

@@ -6,12 +6,31 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* V consecutive values as f32. V = 8 is one 16-byte access; other V suit rows without that alignment. */
-template <int V> static __device__ __forceinline__ void load(const bf16 *from, float (&x)[V])
+/* V consecutive values as they lie in memory. V = 8 is one 16-byte access; other V suit rows without that
+ * alignment. Kernels load several of them before they use the first: that keeps enough bytes in flight. */
+template <int V> struct Raw {
+    bf16 value[V];
+};
+template <> struct Raw<8> {
+    uint4 words;
+};
+
+template <int V> static __device__ __forceinline__ Raw<V> load_raw(const bf16 *from)
+{
+    Raw<V> raw;
+    if constexpr (V == 8) {
+        raw.words = *reinterpret_cast<const uint4 *>(from);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) raw.value[i] = from[i];
+    }
+    return raw;
+}
+
+template <int V> static __device__ __forceinline__ void unpack(const Raw<V> &raw, float (&x)[V])
 {
     if constexpr (V == 8) {
-        uint4 raw = *reinterpret_cast<const uint4 *>(from);
-        const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+        const uint32_t word[4] = {raw.words.x, raw.words.y, raw.words.z, raw.words.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             x[2 * i] = __uint_as_float(word[i] << 16);
@@ -19,8 +38,13 @@ template <int V> static __device__ __forceinline__ void load(const bf16 *from, f
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < V; i++) x[i] = __bfloat162float(from[i]);
+        for (int i = 0; i < V; i++) x[i] = __bfloat162float(raw.value[i]);
     }
+}
+
+template <int V> static __device__ __forceinline__ void load(const bf16 *from, float (&x)[V])
+{
+    unpack(load_raw<V>(from), x);
 }
 
 static __device__ __forceinline__ uint32_t pack2(float low, float high)
@@ -112,6 +136,31 @@ static __device__ __forceinline__ void put_sum(RowSums sums, int64_t row, float 
     for (int i = threadIdx.x; i < sums.parts; i += blockDim.x) sums.data[row * sums.parts + i] = i ? 0.0f : total;
 }
 
+/* ---- one warp a row -------------------------------------------------------------------------------- */
+
+enum { ROW_WARPS = 8, ROW_THREADS = 32 * ROW_WARPS, BATCH = 4 };    /* BATCH: vectors that a lane loads at once */
+
+static __device__ __forceinline__ int64_t warp_row() { return blockIdx.x * (int64_t)ROW_WARPS + threadIdx.x / 32; }
+static __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
+
+/* The vectors of a row that this lane loads together, from column c on: one every 32 V columns. */
+template <int V, int N> struct Vectors {
+    Raw<V> raw[N];
+    __device__ __forceinline__ Vectors(const bf16 *row, int64_t c, int64_t cols)
+    {
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (c + u * 32 * V < cols) raw[u] = load_raw<V>(row + c + u * 32 * V);
+    }
+};
+
+/* One part a row; further parts that the consumer expects are zero. */
+static __device__ __forceinline__ void put_warp_sum(RowSums sums, int64_t row, float lane_sum)
+{
+    float total = warp_sum(lane_sum);
+    for (int i = lane_id(); i < sums.parts; i += 32) sums.data[row * sums.parts + i] = i ? 0.0f : total;
+}
+
 /* ---- host side: how a row kernel is launched ------------------------------------------------------ */
 
 /* True where all rows of t can be moved 16 bytes at a time; an unwanted tensor never stands in the way. */
@@ -119,6 +168,8 @@ static inline bool vectorised(Tensor t)
 {
     return !t.data || (t.cols % 8 == 0 && t.stride % 8 == 0 && ((uintptr_t)t.data & 15) == 0);
 }
+
+static inline unsigned row_blocks(int64_t rows) { return (unsigned)((rows + ROW_WARPS - 1) / ROW_WARPS); }
 
 /* One block a row: a thread a vector, as far as that keeps eight blocks on a multiprocessor. */
 static inline int row_threads(int64_t cols, int width, int most = 256)

@@ -54,6 +54,7 @@ void *device_take(GpuTest *test, size_t bytes)
     test->device_used += (bytes + 255) / 256 * 256;
     assert_true(test->device_used <= test->device_size);
     assert_int_equal(cudaMemset(at, 0xFF, bytes), cudaSuccess);     /* NaN as f32 and as bf16 */
+    assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);         /* the ops use another stream */
     return at;
 }
 

@@ -324,6 +324,7 @@ void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tens
 void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache, int64_t past,
                            AttentionShape s)
 {
+    OpRange range(ctx, OP_ATTENTION);
     Attention a = training_view(qkv, nullptr, s);
     size_t width = (size_t)s.kv_heads * s.head_dim * sizeof(bf16);
     const bf16 *from[2] = {a.k, a.v};

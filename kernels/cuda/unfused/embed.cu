@@ -2,31 +2,39 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-/* One block a row. */
+/* One warp a row. */
 template <int V>
-__global__ void embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens, const bf16 *table,
-                          int64_t table_stride, int64_t cols)
+__global__ void __launch_bounds__(ROW_THREADS)
+embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens, const bf16 *table, int64_t table_stride,
+          int64_t rows, int64_t cols)
 {
-    int64_t row = blockIdx.x;
+    int64_t row = warp_row();
+    if (row >= rows) return;
     const bf16 *from = table + tokens[row] * table_stride;
     bf16 *to = x + row * stride;
     float sum = 0;
-    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
-        float v[V];
-        load(from + c, v);
-        store(to + c, v);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
+        Vectors<V, BATCH> in(from, c, cols);
 #pragma unroll
-        for (int i = 0; i < V; i++) sum += v[i] * v[i];
+        for (int u = 0; u < BATCH; u++) {
+            int64_t at = c + u * 32 * V;
+            if (at >= cols) break;
+            float v[V];
+            unpack(in.raw[u], v);
+            store(to + at, v);
+#pragma unroll
+            for (int i = 0; i < V; i++) sum += v[i] * v[i];
+        }
     }
-    put_sum(sumsq, row, block_sum(sum));
+    put_warp_sum(sumsq, row, sum);
 }
 
 void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *tokens, Tensor table)
 {
-    bool wide = vectorised(x) && vectorised(table);
-    auto kernel = wide ? embed_fwd<8> : embed_fwd<1>;
-    kernel<<<(unsigned)x.rows, row_threads(x.cols, wide ? 8 : 1), 0, stream_of(ctx)>>>(
-        (bf16 *)x.data, x.stride, sumsq, tokens, (const bf16 *)table.data, table.stride, x.cols);
+    OpRange range(ctx, OP_EMBED);
+    auto kernel = vectorised(x) && vectorised(table) ? embed_fwd<8> : embed_fwd<1>;
+    kernel<<<row_blocks(x.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
+        (bf16 *)x.data, x.stride, sumsq, tokens, (const bf16 *)table.data, table.stride, x.rows, x.cols);
     LAUNCH_CHECK(OP_EMBED);
 }
 
@@ -56,6 +64,7 @@ __global__ void embed_bwd(float *grad, int64_t stride, const int32_t *tokens, co
 void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
                    bool accumulate)
 {
+    OpRange range(ctx, OP_EMBED_DW);
     if (!accumulate)
         CUDA_CHECK("embed_dw", cudaMemset2DAsync(grad.data, grad.stride * sizeof(float), 0,
                                                  grad.cols * sizeof(float), grad.rows, stream_of(ctx)));

@@ -2,34 +2,70 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-enum { HEAD_THREADS = 512, V = 8 };     /* Vp is a multiple of 128, so rows are whole vectors */
+enum {
+    HEAD_THREADS = 512, V = 8,      /* Vp is a multiple of 128, so rows are whole vectors */
+    STEP = HEAD_THREADS * V,        /* columns between two vectors of a thread */
+};
+#define LOG2E 1.44269504f
+#define NEVER (-1e30f)              /* a logit whose exponential is zero */
+
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Vector u of a thread's batch, with the target and the padding out of the way. False beyond `end`. */
+static __device__ __forceinline__ bool others(float (&v)[V], const Raw<V> (&batch)[BATCH], int u, int c, int end,
+                                              int vocab, int target)
+{
+    if (c >= end) return false;
+    unpack(batch[u], v);
+    if (c + V > vocab || (unsigned)(target - c) < V)
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            if (c + i >= vocab || c + i == target) v[i] = NEVER;
+    return true;
+}
+
+static __device__ __forceinline__ void load_batch(Raw<V> (&batch)[BATCH], const bf16 *row, int c, int end)
+{
+#pragma unroll
+    for (int u = 0; u < BATCH; u++)
+        if (c + u * STEP < end) batch[u] = load_raw<V>(row + c + u * STEP);
+}
 
 /* e: raw products on entry, E on exit; d, q, anchor as HeadChunk says. One block a row. */
-__global__ void __launch_bounds__(HEAD_THREADS)
-head_softmax(bf16 *e, int64_t stride, int64_t padded, int64_t vocab, RowNorm norm, const int32_t *targets, RowSums d,
+__global__ void __launch_bounds__(HEAD_THREADS, 3)
+head_softmax(bf16 *e, int64_t stride, int padded, int vocab, RowNorm norm, const int32_t *targets, RowSums d,
              RowSums q, float *anchor)
 {
     int64_t row = blockIdx.x;
     bf16 *at = e + row * stride;
     int target = targets[row];
     float r = row_rstd(norm, row), a = r * __bfloat162float(at[target]);
-    float sum_d = 0, sum_q = 0;
+    float r2 = r * LOG2E, a2 = a * LOG2E, sum_d = 0, sum_q = 0;
     __syncthreads();    /* everyone has the anchor before its place is overwritten */
-    for (int c = threadIdx.x * V; c < padded; c += HEAD_THREADS * V) {
-        float v[V];
-        load(at + c, v);
+    for (int c = threadIdx.x * V; c < padded; c += STEP * BATCH) {
+        Raw<V> batch[BATCH];
+        load_batch(batch, at, c, padded);
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float shifted = fminf(r * v[i] - a, HEAD_CLAMP);
-            bool counts = c + i < vocab && c + i != target;
-            v[i] = counts ? __expf(shifted) : 0.0f;
-            sum_d += v[i];
-            sum_q += counts ? v[i] * shifted : 0.0f;
+        for (int u = 0; u < BATCH; u++) {
+            float v[V];
+            if (!others(v, batch, u, c + u * STEP, padded, vocab, target)) break;
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float shifted = fminf(r2 * v[i] - a2, HEAD_CLAMP * LOG2E);
+                v[i] = exp2_fast(shifted);
+                sum_d += v[i];
+                sum_q += v[i] * shifted;
+            }
+            store(at + c + u * STEP, v);
         }
-        store(at + c, v);
     }
     sum_d = block_sum(sum_d);
-    sum_q = block_sum(sum_q);
+    sum_q = block_sum(sum_q) / LOG2E;
     put_sum(d, row, sum_d);
     put_sum(q, row, sum_q);
     if (threadIdx.x == 0) anchor[row] = a;
@@ -37,19 +73,21 @@ head_softmax(bf16 *e, int64_t stride, int64_t padded, int64_t vocab, RowNorm nor
 
 void cuda_head(const OpContext *ctx, const HeadChunk *h)
 {
+    OpRange range(ctx, OP_HEAD);
     gemm(ctx, OP_HEAD, GEMM_NT, h->e, h->xg, h->table, Tensor{});
     head_softmax<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)h->e.data, h->e.stride, h->e.cols, h->vocab, h->norm, h->targets, h->d, h->q, h->anchor);
+        (bf16 *)h->e.data, h->e.stride, (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q, h->anchor);
     LAUNCH_CHECK(OP_HEAD);
 }
 
-/* loss, alpha, beta, s and axg = alpha xg of each row. One block a row. */
-template <int W> __global__ void head_rows(HeadChunk h)
+/* loss, alpha, beta, s and axg = alpha xg of each row. One warp a row. */
+template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadChunk h)
 {
-    int64_t row = blockIdx.x, cols = h.xg.cols;
+    int64_t row = warp_row(), cols = h.xg.cols;
+    if (row >= h.xg.rows) return;
     float r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
     float alpha = r * h.weights[row] / (1.0f + d);
-    if (threadIdx.x == 0) {
+    if (lane_id() == 0) {
         h.loss[row] = log1pf(d);
         h.alpha[row] = alpha;
         h.beta[row] = alpha * d;
@@ -57,12 +95,18 @@ template <int W> __global__ void head_rows(HeadChunk h)
     }
     const bf16 *xg = (const bf16 *)h.xg.data + row * h.xg.stride;
     bf16 *axg = (bf16 *)h.axg.data + row * h.axg.stride;
-    for (int64_t c = threadIdx.x * W; c < cols; c += blockDim.x * W) {
-        float v[W];
-        load(xg + c, v);
+    for (int64_t c = lane_id() * W; c < cols; c += 32 * W * BATCH) {
+        Vectors<W, BATCH> in(xg, c, cols);
 #pragma unroll
-        for (int i = 0; i < W; i++) v[i] *= alpha;
-        store(axg + c, v);
+        for (int u = 0; u < BATCH; u++) {
+            int64_t at = c + u * 32 * W;
+            if (at >= cols) break;
+            float v[W];
+            unpack(in.raw[u], v);
+#pragma unroll
+            for (int i = 0; i < W; i++) v[i] *= alpha;
+            store(axg + at, v);
+        }
     }
 }
 
@@ -85,52 +129,54 @@ __global__ void head_stats(const float *loss, const float *weights, int64_t rows
 
 void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats)
 {
-    bool wide = vectorised(h->xg) && vectorised(h->axg);
-    auto kernel = wide ? head_rows<8> : head_rows<1>;
-    kernel<<<(unsigned)h->xg.rows, row_threads(h->xg.cols, wide ? 8 : 1), 0, stream_of(ctx)>>>(*h);
+    OpRange range(ctx, OP_HEAD_LOSS);
+    auto kernel = vectorised(h->xg) && vectorised(h->axg) ? head_rows<8> : head_rows<1>;
+    kernel<<<row_blocks(h->xg.rows), ROW_THREADS, 0, stream_of(ctx)>>>(*h);
     head_stats<<<1, 1024, 0, stream_of(ctx)>>>(h->loss, h->weights, h->xg.rows, stats);
     LAUNCH_CHECK(OP_HEAD_LOSS);
 }
 
 /* loss = log(1 + sum over the others of exp(logit - the target's)) by a running maximum and sum: without the
  * target in the sum it keeps its digits when it is tiny. One block a row. */
-__global__ void __launch_bounds__(HEAD_THREADS)
-head_logsumexp(const bf16 *e, int64_t stride, int64_t vocab, RowNorm norm, const int32_t *targets, float *loss)
+__global__ void __launch_bounds__(HEAD_THREADS, 3)
+head_logsumexp(const bf16 *e, int64_t stride, int vocab, RowNorm norm, const int32_t *targets, float *loss)
 {
     __shared__ float maxima[HEAD_THREADS / 32];
     int64_t row = blockIdx.x;
     const bf16 *at = e + row * stride;
     int target = targets[row];
-    float r = row_rstd(norm, row), most = -INFINITY, sum = 0;
-    for (int c = threadIdx.x * V; c < vocab; c += HEAD_THREADS * V) {
-        float v[V], top = most;
-        load(at + c, v);
+    float r2 = row_rstd(norm, row) * LOG2E, most = NEVER, sum = 0;   /* logits in units of ln 2 */
+    for (int c = threadIdx.x * V; c < vocab; c += STEP * BATCH) {
+        Raw<V> batch[BATCH];
+        load_batch(batch, at, c, vocab);
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            v[i] = c + i < vocab && c + i != target ? r * v[i] : -INFINITY;
-            top = fmaxf(top, v[i]);
+        for (int u = 0; u < BATCH; u++) {
+            float v[V], top = most;
+            if (!others(v, batch, u, c + u * STEP, vocab, vocab, target)) break;
+#pragma unroll
+            for (int i = 0; i < V; i++) top = fmaxf(top, v[i] *= r2);
+            sum *= exp2_fast(most - top);
+            most = top;
+#pragma unroll
+            for (int i = 0; i < V; i++) sum += v[i] < 0.5f * NEVER * r2 ? 0.0f : exp2_fast(v[i] - most);
         }
-        if (top == -INFINITY) continue;
-        sum *= __expf(most - top);
-        most = top;
-#pragma unroll
-        for (int i = 0; i < V; i++) sum += __expf(v[i] - most);
     }
     float warp_most = warp_max(most);
     if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = warp_most;
     __syncthreads();
-    float block_most = warp_max(threadIdx.x % 32 < HEAD_THREADS / 32 ? maxima[threadIdx.x % 32] : -INFINITY);
-    sum = block_sum(most == -INFINITY ? 0.0f : sum * __expf(most - block_most));
+    float block_most = warp_max(threadIdx.x % 32 < HEAD_THREADS / 32 ? maxima[threadIdx.x % 32] : NEVER);
+    sum = block_sum(sum * exp2_fast(most - block_most));
     if (threadIdx.x) return;
-    float delta = block_most + logf(sum) - r * __bfloat162float(at[target]);
+    float delta = (block_most - r2 * __bfloat162float(at[target])) / LOG2E + logf(sum);
     loss[row] = delta > 0.0f ? delta + log1pf(expf(-delta)) : log1pf(expf(delta));
 }
 
 void cuda_head_eval(const OpContext *ctx, const HeadChunk *h)
 {
+    OpRange range(ctx, OP_HEAD_EVAL);
     gemm(ctx, OP_HEAD_EVAL, GEMM_NT, h->e, h->xg, h->table, Tensor{});
     head_logsumexp<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
-        (const bf16 *)h->e.data, h->e.stride, h->vocab, h->norm, h->targets, h->loss);
+        (const bf16 *)h->e.data, h->e.stride, (int)h->vocab, h->norm, h->targets, h->loss);
     LAUNCH_CHECK(OP_HEAD_EVAL);
 }
 
@@ -145,6 +191,7 @@ __global__ void logits_scale(float *logits, int64_t stride, int64_t cols, RowNor
 
 void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h)
 {
+    OpRange range(ctx, OP_LOGITS);
     Tensor table = h->table;
     table.rows = logits.cols;
     gemm(ctx, OP_LOGITS, GEMM_NT, logits, h->xg, table, Tensor{});

@@ -2,7 +2,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-enum { ROWS_A_BLOCK = 16 };
+enum { ROWS_A_BLOCK = 16, ROW_BATCH = 4 };  /* rows of a block; rows whose loads go out together */
 
 /* dx: E table on entry, the gradient on exit. Each block leaves the sum of u x over its rows in `partial`,
  * [blocks, cols]. A block has ROWS_A_BLOCK rows and a stretch of columns. */
@@ -11,22 +11,35 @@ __global__ void head_dx_rows(bf16 *dx, int64_t stride, float *partial, HeadChunk
 {
     int64_t cols = h.x.cols, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
     if (c >= cols) return;
-    int64_t first = blockIdx.x * (int64_t)ROWS_A_BLOCK, end = min(first + ROWS_A_BLOCK, h.x.rows);
+    int64_t block = blockIdx.x * (int64_t)ROWS_A_BLOCK, end = min(block + ROWS_A_BLOCK, h.x.rows);
     float g[V], sum[V] = {};
     load(gamma + c, g);
-    for (int64_t row = first; row < end; row++) {
-        float u[V], x[V], w[V];
-        load(dx + row * stride + c, u);
-        load((const bf16 *)h.x.data + row * h.x.stride + c, x);
-        load((const bf16 *)h.table.data + h.targets[row] * h.table.stride + c, w);
-        float alpha = h.alpha[row], beta = h.beta[row], s = h.s[row];
+    for (int64_t first = block; first < end; first += ROW_BATCH) {
+        Raw<V> us[ROW_BATCH], xs[ROW_BATCH], ws[ROW_BATCH];
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            float v = alpha * u[i] - beta * w[i];
-            sum[i] += v * x[i];
-            u[i] = v * g[i] - s * x[i];
+        for (int j = 0; j < ROW_BATCH; j++) {
+            int64_t row = first + j;
+            if (row >= end) break;
+            us[j] = load_raw<V>(dx + row * stride + c);
+            xs[j] = load_raw<V>((const bf16 *)h.x.data + row * h.x.stride + c);
+            ws[j] = load_raw<V>((const bf16 *)h.table.data + h.targets[row] * h.table.stride + c);
         }
-        store(dx + row * stride + c, u);
+#pragma unroll
+        for (int j = 0; j < ROW_BATCH; j++) {
+            int64_t row = first + j;
+            if (row >= end) break;
+            float u[V], x[V], w[V], alpha = h.alpha[row], beta = h.beta[row], s = h.s[row];
+            unpack(us[j], u);
+            unpack(xs[j], x);
+            unpack(ws[j], w);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                float v = alpha * u[i] - beta * w[i];
+                sum[i] += v * x[i];
+                u[i] = v * g[i] - s * x[i];
+            }
+            store(dx + row * stride + c, u);
+        }
     }
     store(partial + blockIdx.x * cols + c, sum);
 }
@@ -39,6 +52,7 @@ size_t cuda_head_dx_scratch(int64_t rows, int64_t cols)
 void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
                   bool accumulate)
 {
+    OpRange range(ctx, OP_HEAD_DX);
     gemm(ctx, OP_HEAD_DX, GEMM_NN, dx, h->e, h->table, Tensor{});
     float *partial = (float *)op_scratch(ctx);
     bool wide = vectorised(dx) && vectorised(h->x) && vectorised(h->table) && ((uintptr_t)gamma & 15) == 0;
@@ -75,6 +89,7 @@ template <int V> __global__ void head_dw_targets(float *grad, int64_t stride, He
 
 void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
 {
+    OpRange range(ctx, OP_HEAD_DW);
     gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate ? grad : Tensor{});
     bool wide = vectorised(h->xg) && vectorised(grad);
     int V = wide ? 8 : 1, threads = row_threads(grad.cols, V, 128), width = threads * V;

@@ -16,47 +16,62 @@ static __device__ __forceinline__ void rotate(float (&v)[V], const float *cos_si
     }
 }
 
-/* qkv = rotate(r * qkv), in place. One block a row. */
+/* qkv = rotate(r * qkv), in place. One warp a row. */
 template <int V>
-__global__ void qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t cols, RowNorm norm, Rope rope)
+__global__ void __launch_bounds__(ROW_THREADS)
+qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm, Rope rope)
 {
-    int64_t row = blockIdx.x;
-    bf16 *at = qkv + row * stride;
+    int64_t row = warp_row();
+    if (row >= rows) return;
+    bf16 *to = qkv + row * stride;
     float r = row_rstd(norm, row);
     const float *cos_sin = rope.cos_sin + (int64_t)rope.pos[row] * rope.head_dim;
-    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
-        float v[V];
-        load(at + c, v);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
+        Vectors<V, BATCH> in(to, c, cols);
 #pragma unroll
-        for (int i = 0; i < V; i++) v[i] *= r;
-        if (c < rope.rotated) rotate(v, cos_sin, c, rope.head_dim, false);
-        store(at + c, v);
+        for (int u = 0; u < BATCH; u++) {
+            int64_t at = c + u * 32 * V;
+            if (at >= cols) break;
+            float v[V];
+            unpack(in.raw[u], v);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] *= r;
+            if (at < rope.rotated) rotate(v, cos_sin, at, rope.head_dim, false);
+            store(to + at, v);
+        }
     }
 }
 
-/* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One block a row. */
+/* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One warp a row. */
 template <int V>
-__global__ void qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride,
-                             int64_t cols, RowNorm norm, Rope rope)
+__global__ void __launch_bounds__(ROW_THREADS)
+qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride, int64_t rows, int64_t cols,
+             RowNorm norm, Rope rope)
 {
-    int64_t row = blockIdx.x;
-    bf16 *at = dqkv + row * stride;
-    const bf16 *z = qkv + row * qkv_stride;
+    int64_t row = warp_row();
+    if (row >= rows) return;
+    bf16 *to = dqkv + row * stride;
     float r = row_rstd(norm, row), sum = 0;
     const float *cos_sin = rope.cos_sin + (int64_t)rope.pos[row] * rope.head_dim;
-    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
-        float d[V], v[V];
-        load(at + c, d);
-        load(z + c, v);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
+        Vectors<V, BATCH> in(to, c, cols), saved(qkv + row * qkv_stride, c, cols);
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            sum += d[i] * v[i];
-            d[i] *= r;
+        for (int u = 0; u < BATCH; u++) {
+            int64_t at = c + u * 32 * V;
+            if (at >= cols) break;
+            float d[V], v[V];
+            unpack(in.raw[u], d);
+            unpack(saved.raw[u], v);
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                sum += d[i] * v[i];
+                d[i] *= r;
+            }
+            if (at < rope.rotated) rotate(d, cos_sin, at, rope.head_dim, true);
+            store(to + at, d);
         }
-        if (c < rope.rotated) rotate(d, cos_sin, c, rope.head_dim, true);
-        store(at + c, d);
     }
-    put_sum(zdz, row, block_sum(sum));
+    put_warp_sum(zdz, row, sum);
 }
 
 /* A vector of 8 columns must not cross the edge of a head. */
@@ -64,19 +79,19 @@ static bool wide_rope(Tensor t, Rope rope) { return vectorised(t) && rope.head_d
 
 void cuda_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
 {
+    OpRange range(ctx, OP_QKV);
     gemm(ctx, OP_QKV, GEMM_NT, qkv, x, w, Tensor{});
-    bool wide = wide_rope(qkv, rope);
-    auto kernel = wide ? qkv_rope_fwd<8> : qkv_rope_fwd<2>;
-    kernel<<<(unsigned)qkv.rows, row_threads(qkv.cols, wide ? 8 : 2), 0, stream_of(ctx)>>>(
-        (bf16 *)qkv.data, qkv.stride, qkv.cols, norm, rope);
+    auto kernel = wide_rope(qkv, rope) ? qkv_rope_fwd<8> : qkv_rope_fwd<2>;
+    kernel<<<row_blocks(qkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)qkv.data, qkv.stride, qkv.rows, qkv.cols,
+                                                                    norm, rope);
     LAUNCH_CHECK(OP_QKV);
 }
 
 void cuda_qkv_grad(const OpContext *ctx, Tensor dqkv, RowSums zdz, Tensor qkv, RowNorm norm, Rope rope)
 {
-    bool wide = wide_rope(dqkv, rope) && vectorised(qkv);
-    auto kernel = wide ? qkv_rope_bwd<8> : qkv_rope_bwd<2>;
-    kernel<<<(unsigned)dqkv.rows, row_threads(dqkv.cols, wide ? 8 : 2), 0, stream_of(ctx)>>>(
-        (bf16 *)dqkv.data, dqkv.stride, zdz, (const bf16 *)qkv.data, qkv.stride, dqkv.cols, norm, rope);
+    OpRange range(ctx, OP_QKV_GRAD);
+    auto kernel = wide_rope(dqkv, rope) && vectorised(qkv) ? qkv_rope_bwd<8> : qkv_rope_bwd<2>;
+    kernel<<<row_blocks(dqkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
+        (bf16 *)dqkv.data, dqkv.stride, zdz, (const bf16 *)qkv.data, qkv.stride, dqkv.rows, dqkv.cols, norm, rope);
     LAUNCH_CHECK(OP_QKV_GRAD);
 }

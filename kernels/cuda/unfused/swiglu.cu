@@ -4,18 +4,26 @@
 
 static __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/* xhat = r x. One block a row. */
+/* xhat = r x. One warp a row. */
 template <int V>
-__global__ void gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t cols, RowNorm norm)
+__global__ void __launch_bounds__(ROW_THREADS)
+gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t cols, RowNorm norm)
 {
-    int64_t row = blockIdx.x;
+    int64_t row = warp_row();
+    if (row >= rows) return;
     float r = row_rstd(norm, row);
-    for (int64_t c = threadIdx.x * V; c < cols; c += blockDim.x * V) {
-        float v[V];
-        load(x + row * stride + c, v);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
+        Vectors<V, BATCH> in(x + row * stride, c, cols);
 #pragma unroll
-        for (int i = 0; i < V; i++) v[i] *= r;
-        store(xhat + row * cols + c, v);
+        for (int u = 0; u < BATCH; u++) {
+            int64_t at = c + u * 32 * V;
+            if (at >= cols) break;
+            float v[V];
+            unpack(in.raw[u], v);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] *= r;
+            store(xhat + row * cols + at, v);
+        }
     }
 }
 
@@ -36,13 +44,13 @@ __global__ void swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_s
 /* The GEMM reads r x, which takes 4 T d bytes to make. Scaling z behind it would move 8 T f instead. */
 void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm)
 {
-    bool wide = vectorised(x1);
-    auto scale = wide ? gate_up_scale<8> : gate_up_scale<1>;
+    OpRange range(ctx, OP_GATE_UP);
+    auto scale = vectorised(x1) ? gate_up_scale<8> : gate_up_scale<1>;
     Tensor xhat = x1;
     xhat.data = op_scratch(ctx);
     xhat.stride = x1.cols;
-    scale<<<(unsigned)x1.rows, row_threads(x1.cols, wide ? 8 : 1), 0, stream_of(ctx)>>>(
-        (bf16 *)xhat.data, (const bf16 *)x1.data, x1.stride, x1.cols, norm);
+    scale<<<row_blocks(x1.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)xhat.data, (const bf16 *)x1.data, x1.stride,
+                                                                  x1.rows, x1.cols, norm);
     LAUNCH_CHECK(OP_GATE_UP);
 
     gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w, Tensor{});
@@ -93,6 +101,7 @@ __global__ void swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_strid
 
 void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
 {
+    OpRange range(ctx, OP_DOWN_DX);
     int64_t ffn = z.cols / 2;
     Tensor dy = dz;
     dy.cols = ffn;

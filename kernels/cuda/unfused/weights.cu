@@ -41,6 +41,7 @@ __global__ void weight_fold(bf16 *working, const float *master, const float *gam
 
 void cuda_fold(const OpContext *ctx, const Weight *w)
 {
+    OpRange range(ctx, OP_FOLD);
     int V = w->master.cols % 8 == 0 ? 8 : 1;
     unsigned per_row = blocks_per_row(w->master.cols, V);
     auto kernel = V == 8 ? weight_fold<8> : weight_fold<1>;
@@ -150,7 +151,11 @@ static void gradient_norm(const OpContext *ctx, OpId op, const Weight *w, double
     if (w->gamma) cuda_column_sums(ctx, op, w->dgamma, dgamma, blocks, cols, false);
 }
 
-void cuda_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq) { gradient_norm(ctx, OP_GRAD_NORM, w, sumsq); }
+void cuda_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq)
+{
+    OpRange range(ctx, OP_GRAD_NORM);
+    gradient_norm(ctx, OP_GRAD_NORM, w, sumsq);
+}
 
 void cuda_sum_squares(const OpContext *ctx, OpId op, Tensor grad, double *sumsq)
 {
@@ -174,6 +179,7 @@ __global__ void weight_clip(const double *sumsq, int count, const Hyper *hyper, 
 
 void cuda_clip(const OpContext *ctx, const double *sumsq, int count, const Hyper *hyper, StepStats *stats)
 {
+    OpRange range(ctx, OP_CLIP);
     weight_clip<<<1, 256, 0, stream_of(ctx)>>>(sumsq, count, hyper, stats);
     LAUNCH_CHECK(OP_CLIP);
 }
@@ -248,6 +254,7 @@ weight_adamw(Weight w, const Hyper *hyper, const StepStats *stats, unsigned per_
 
 void cuda_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const StepStats *stats)
 {
+    OpRange range(ctx, OP_ADAMW);
     bool wide = w->master.cols % 8 == 0, half = w->m.dtype == DTYPE_BF16;
     unsigned per_row = blocks_per_row(w->master.cols, wide ? 8 : 1);
     auto kernel = wide ? (half ? weight_adamw<8, bf16> : weight_adamw<8, float>)

@@ -1,0 +1,263 @@
+/* How close the separate kernels come to the copy bandwidth, and what the GEMMs beside them reach.
+ *
+ *   bench_ops [1b | 8b | 70b]
+ *
+ * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table shows
+ * the kernels exactly as the ops launch them. Bytes are what a kernel must read and write at least. */
+#include "kernels/cuda/backend.h"
+#include "kernels/cuda/vec.cuh"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+struct Width {
+    const char *name;
+    int batch, seq, heads, kv_heads, head_dim;
+    int64_t hidden, ffn, vocab, chunk;
+};
+
+static const Width widths[] = {
+    {"1b", 8, 2048, 32, 8, 64, 2048, 8192, 128256, 8192},
+    {"8b", 8, 2048, 32, 8, 128, 4096, 14336, 128256, 8192},
+    {"70b", 4, 2048, 64, 8, 128, 8192, 28672, 128256, 4096},
+};
+
+static cudaStream_t stream;
+static OpContext ctx;
+
+static double seconds_of(const std::function<void()> &work, int repeats)
+{
+    cudaEvent_t start, end;
+    std::vector<float> times;
+    CUDA_CHECK("bench", cudaEventCreate(&start));
+    CUDA_CHECK("bench", cudaEventCreate(&end));
+    for (int i = 0; i < repeats + 3; i++) {
+        float ms;
+        CUDA_CHECK("bench", cudaEventRecord(start, stream));
+        work();
+        CUDA_CHECK("bench", cudaEventRecord(end, stream));
+        CUDA_CHECK("bench", cudaEventSynchronize(end));
+        CUDA_CHECK("bench", cudaEventElapsedTime(&ms, start, end));
+        if (i >= 3) times.push_back(ms);
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2] * 1e-3;
+}
+
+__global__ void fill_random(bf16 *bf, float *f32, int64_t count, float scale, uint32_t seed)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (int64_t)blockDim.x) {
+        uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed * 0xD1B54A32D192ED03ull;
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+        x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+        float u = ((x >> 40) + 0.5f) * (1.0f / (1 << 24)), w = (uint32_t)x * 2.3283064e-10f;
+        float v = scale * sqrtf(-2 * logf(u)) * cosf(6.2831853f * w);
+        if (bf) bf[i] = __float2bfloat16(v);
+        else f32[i] = v;
+    }
+}
+
+static void *take(size_t bytes)
+{
+    void *memory = cuda_device.alloc(bytes);
+    if (!memory) cuda_fail(__FILE__, __LINE__, "bench", "alloc", "out of device memory");
+    return memory;
+}
+
+static Tensor random_tensor(int64_t rows, int64_t cols, Dtype dtype, float scale)
+{
+    static uint32_t seed = 0;
+    Tensor t = {};
+    t.data = take((size_t)(rows * cols) * dtype_bytes(dtype));
+    t.rows = rows, t.cols = t.stride = cols, t.dtype = dtype;
+    bool half = dtype == DTYPE_BF16;
+    fill_random<<<2048, 256, 0, stream>>>(half ? (bf16 *)t.data : nullptr, half ? nullptr : (float *)t.data, rows * cols,
+                                          scale, ++seed);
+    return t;
+}
+
+static int32_t *ids(int64_t n, int64_t limit, bool sorted)
+{
+    std::vector<int32_t> host(n);
+    uint32_t x = 1;
+    for (int64_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        host[i] = sorted ? (int32_t)i : (int32_t)((x >> 4) % limit);
+    }
+    int32_t *device = (int32_t *)take(n * 4);
+    CUDA_CHECK("bench", cudaMemcpy(device, host.data(), n * 4, cudaMemcpyHostToDevice));
+    return device;
+}
+
+static double copy_bandwidth;   /* bytes read and written a second */
+
+/* One op: its time, each of its own kernels, and the rate of what is left, the GEMM. */
+static void report(const char *name, const std::map<std::string, double> &bytes, double flops,
+                   const std::function<void()> &op)
+{
+    op();   /* plans are made */
+    CUDA_CHECK(name, cudaStreamSynchronize(stream));
+    double whole = seconds_of(op, 20), own = 0;
+    cudaGraph_t graph;
+    CUDA_CHECK(name, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    op();
+    CUDA_CHECK(name, cudaStreamEndCapture(stream, &graph));
+    size_t count = 0;
+    CUDA_CHECK(name, cudaGraphGetNodes(graph, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    CUDA_CHECK(name, cudaGraphGetNodes(graph, nodes.data(), &count));
+    for (cudaGraphNode_t node : nodes) {
+        cudaGraphNodeType type;
+        cudaKernelNodeParams params;
+        const char *symbol;
+        CUDA_CHECK(name, cudaGraphNodeGetType(node, &type));
+        if (type != cudaGraphNodeTypeKernel) continue;
+        if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess ||
+            cudaFuncGetName(&symbol, params.func) != cudaSuccess) {
+            cudaGetLastError();     /* a library's kernel */
+            continue;
+        }
+        for (auto &known : bytes) {
+            if (!strstr(symbol, known.first.c_str())) continue;
+            double s = seconds_of([&] {
+                CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim, params.kernelParams,
+                                                  params.sharedMemBytes, stream));
+            }, 20);
+            own += s;
+            printf("%-12s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, known.first.c_str(), s * 1e6,
+                   known.second / s * 1e-9, 100 * known.second / s / copy_bandwidth);
+        }
+    }
+    CUDA_CHECK(name, cudaGraphDestroy(graph));
+    if (flops > 0)
+        printf("%-12s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole", whole * 1e6,
+               flops / (whole - own) * 1e-12, 100 * own / whole);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    const Width *w = &widths[1];
+    for (const Width &each : widths)
+        if (argc > 1 && !strcmp(argv[1], each.name)) w = &each;
+    Errors errors = {};
+    CudaOptions options = {};
+    options.workspace_limit = (size_t)1 << 30;
+    void *backend = cuda_backend_open(&options, &errors);
+    if (!backend) {
+        errors_print(&errors, stderr);
+        return 1;
+    }
+    stream = (cudaStream_t)cuda_backend_stream(backend);
+    ctx.backend = backend, ctx.stream = stream;
+    ctx.workspace_bytes = (size_t)1 << 30;
+    ctx.workspace = take(ctx.workspace_bytes);
+
+    int64_t T = (int64_t)w->batch * w->seq, d = w->hidden, f = w->ffn, C = w->chunk, Vp = w->vocab;
+    int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim, a = (int64_t)w->heads * w->head_dim;
+    {
+        Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1), to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
+        size_t size = (size_t)2 << 30;
+        copy_bandwidth = 2.0 * size / seconds_of([&] {
+            CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
+        }, 20);
+        cuda_device.release(from.data), cuda_device.release(to.data);
+    }
+    printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name, (long long)T,
+           copy_bandwidth * 1e-9);
+
+    Tensor none = {}, x = random_tensor(T, d, DTYPE_BF16, 1), out = random_tensor(T, d, DTYPE_BF16, 1);
+    Tensor z = random_tensor(T, 2 * f, DTYPE_BF16, 1), dz = random_tensor(T, 2 * f, DTYPE_BF16, 1);
+    Tensor y = random_tensor(T, f, DTYPE_BF16, 1), qkv = random_tensor(T, q, DTYPE_BF16, 1);
+    Tensor dqkv = random_tensor(T, q, DTYPE_BF16, 1), o = random_tensor(T, a, DTYPE_BF16, 1);
+    Tensor wqkv = random_tensor(q, d, DTYPE_BF16, 0.02f), wo = random_tensor(d, a, DTYPE_BF16, 0.02f);
+    Tensor w13 = random_tensor(2 * f, d, DTYPE_BF16, 0.02f), w2 = random_tensor(d, f, DTYPE_BF16, 0.02f);
+    Tensor g13 = random_tensor(2 * f, d, DTYPE_F32, 1e-3f);
+    Tensor sums = random_tensor(T, 1, DTYPE_F32, 0), zdz = random_tensor(T, 1, DTYPE_F32, 0);
+    Tensor gamma = random_tensor(1, d, DTYPE_F32, 1), dgamma = random_tensor(1, d, DTYPE_F32, 1);
+    Tensor table = random_tensor(T, w->head_dim, DTYPE_F32, 1);
+    RowNorm norm = {{(float *)sums.data, 1}, 1.0f, d};
+    RowSums row_sums = {(float *)zdz.data, 1};
+    Rope rope = {(const float *)table.data, ids(T, T, true), w->head_dim, (int64_t)(w->heads + w->kv_heads) * w->head_dim};
+    double row = 2.0 * T * d, wide = 2.0 * T * f, packed = 2.0 * T * q;
+
+    report("qkv", {{"qkv_rope_fwd", 2 * packed}}, 2.0 * T * q * d, [&] { cuda_qkv(&ctx, qkv, x, wqkv, norm, rope); });
+    report("out", {{"residual_sumsq", row}}, 2.0 * T * a * d,
+           [&] { cuda_residual(&ctx, OP_OUT, out, row_sums, none, o, wo, x, nullptr); });
+    report("out alone", {}, 2.0 * T * a * d, [&] { gemm(&ctx, OP_OUT, GEMM_NT, out, o, wo, none); });
+    report("gate_up", {{"gate_up_scale", 2 * row}, {"swiglu_fwd", 3 * wide}}, 4.0 * T * f * d,
+           [&] { cuda_gate_up(&ctx, z, y, x, w13, norm); });
+    report("down", {{"residual_sumsq", row}}, 2.0 * T * f * d,
+           [&] { cuda_residual(&ctx, OP_DOWN, out, row_sums, none, y, w2, x, nullptr); });
+    report("down alone", {}, 2.0 * T * f * d, [&] { gemm(&ctx, OP_DOWN, GEMM_NT, out, y, w2, none); });
+    report("down_dx", {{"swiglu_bwd", 5 * wide}}, 2.0 * T * f * d,
+           [&] { cuda_down_dx(&ctx, dz, none, row_sums, x, w2, z, norm); });
+    report("down_dx + y", {{"swiglu_bwd", 6 * wide}}, 2.0 * T * f * d,
+           [&] { cuda_down_dx(&ctx, dz, y, row_sums, x, w2, z, norm); });
+    report("gate_up_dx", {{"norm_bwd", 3 * row}}, 4.0 * T * f * d,
+           [&] { cuda_norm_dx(&ctx, OP_GATE_UP_DX, out, z, w13, out, x, norm, row_sums); });
+    report("gudx alone", {}, 4.0 * T * f * d, [&] { gemm(&ctx, OP_GATE_UP_DX, GEMM_NN, out, z, w13, none); });
+    report("out_dx", {}, 2.0 * T * a * d, [&] { cuda_out_dx(&ctx, o, x, wo); });
+    report("qkv_grad", {{"qkv_rope_bwd", 3 * packed}}, 0, [&] { cuda_qkv_grad(&ctx, dqkv, row_sums, qkv, norm, rope); });
+    report("qkv_dx", {{"norm_bwd", 3 * row}}, 2.0 * T * q * d,
+           [&] { cuda_norm_dx(&ctx, OP_QKV_DX, out, qkv, wqkv, out, x, norm, row_sums); });
+    report("gate_up_dw", {}, 4.0 * T * f * d, [&] { cuda_dw(&ctx, OP_GATE_UP_DW, g13, z, x, false, nullptr); });
+    Tensor part = g13;
+    part.rows = d, part.cols = part.stride = f;
+    report("down_dw", {}, 2.0 * T * f * d, [&] { cuda_dw(&ctx, OP_DOWN_DW, part, x, y, false, nullptr); });
+    part.rows = d, part.cols = part.stride = a;
+    report("out_dw", {}, 2.0 * T * a * d, [&] { cuda_dw(&ctx, OP_OUT_DW, part, x, o, false, nullptr); });
+    part.rows = q, part.cols = part.stride = d;
+    report("qkv_dw", {}, 2.0 * T * q * d, [&] { cuda_dw(&ctx, OP_QKV_DW, part, qkv, x, false, nullptr); });
+
+    /* The weight pass on gate/up, the largest. */
+    Weight weight = {};
+    weight.master = random_tensor(2 * f, d, DTYPE_F32, 0.02f), weight.m = random_tensor(2 * f, d, DTYPE_F32, 0);
+    weight.v = random_tensor(2 * f, d, DTYPE_F32, 0), weight.grad = g13, weight.working = w13;
+    weight.rows.order = ROWS_GATE_UP, weight.rows.ffn = f;
+    weight.gamma = weight.gamma_before = (float *)gamma.data, weight.dgamma = (float *)dgamma.data;
+    Hyper hyper = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1, 1, 1}, *device_hyper = (Hyper *)take(sizeof hyper);
+    StepStats stats = {}, *device_stats = (StepStats *)take(sizeof stats);
+    stats.clip_factor = 1;
+    CUDA_CHECK("bench", cudaMemcpy(device_hyper, &hyper, sizeof hyper, cudaMemcpyHostToDevice));
+    CUDA_CHECK("bench", cudaMemcpy(device_stats, &stats, sizeof stats, cudaMemcpyHostToDevice));
+    double parameters = 2.0 * f * d;
+    double *square = (double *)take(sizeof *square);
+    report("grad_norm", {{"weight_norm", 8 * parameters}}, 0, [&] { cuda_grad_norm(&ctx, &weight, square); });
+    report("adamw", {{"weight_adamw", 30 * parameters}}, 0, [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
+    weight.m.dtype = weight.v.dtype = DTYPE_BF16;
+    report("adamw bf16", {{"weight_adamw", 22 * parameters}}, 0,
+           [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
+    report("fold", {{"weight_fold", 6 * parameters}}, 0, [&] { cuda_fold(&ctx, &weight); });
+    for (Tensor *t : {&z, &dz, &weight.master, &weight.m, &weight.v, &g13}) cuda_device.release(t->data);
+
+    HeadChunk h = {};
+    Tensor head_grad = random_tensor(Vp, d, DTYPE_F32, 0), vectors = random_tensor(8, C, DTYPE_F32, 0);
+    float *vector = (float *)vectors.data;
+    h.xg = out, h.x = x, h.xg.rows = h.x.rows = C, h.norm = norm;
+    h.table = random_tensor(Vp, d, DTYPE_BF16, 0.02f), h.vocab = w->vocab;
+    h.targets = ids(C, w->vocab, false), h.order = ids(C, C, true), h.weights = vector;
+    h.e = random_tensor(C, Vp, DTYPE_BF16, 1), h.axg = random_tensor(C, d, DTYPE_BF16, 1);
+    h.d = {vector + C, 1}, h.q = {vector + 2 * C, 1}, h.anchor = vector + 3 * C, h.loss = vector + 4 * C;
+    h.alpha = vector + 5 * C, h.beta = vector + 6 * C, h.s = vector + 7 * C;
+    Tensor head_out = o;
+    head_out.rows = C, head_out.cols = head_out.stride = d;
+    double logits = 2.0 * C * Vp, head_row = 2.0 * C * d, head_flops = 2.0 * C * Vp * d;
+    report("head", {{"head_softmax", 2 * logits}}, head_flops, [&] { cuda_head(&ctx, &h); });
+    report("head_eval", {{"head_logsumexp", logits}}, head_flops, [&] { cuda_head_eval(&ctx, &h); });
+    report("head_loss", {{"head_rows", 2 * head_row}}, 0, [&] { cuda_head_loss(&ctx, &h, device_stats); });
+    report("head_dx", {{"head_dx_rows", 4 * head_row}}, head_flops,
+           [&] { cuda_head_dx(&ctx, head_out, (float *)dgamma.data, &h, (float *)gamma.data, false); });
+    report("head_dw", {{"head_dw_targets", 5 * head_row}}, head_flops, [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
+
+    int32_t *tokens = ids(T, w->vocab, false), *order = ids(T, T, true);
+    report("embed", {{"embed_fwd", 2 * row}}, 0, [&] { cuda_embed(&ctx, x, row_sums, tokens, h.table); });
+    report("embed_dw", {{"embed_bwd", 5 * row}}, 0, [&] { cuda_embed_dw(&ctx, head_grad, tokens, order, x, true); });
+    cuda_backend_close(backend);
+    return 0;
+}
