@@ -1,4 +1,3 @@
-#define _GNU_SOURCE     /* sched_getaffinity */
 #include "model/machine.h"
 #include <cblas.h>
 #include <cjson/cJSON.h>
@@ -77,6 +76,6 @@ const char *machine_git(void) { return BUILD_GIT; }
 
 void machine_libraries(char *text, size_t size)
 {
-    snprintf(text, size, "%s(kernel %s), cJSON %s", openblas_get_config(), openblas_get_corename(),
+    snprintf(text, size, "%s (kernel %s), cJSON %s", openblas_get_config(), openblas_get_corename(),
              cJSON_Version());
 }

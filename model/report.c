@@ -329,15 +329,33 @@ static void write_notes(FILE *out, const ReportLog *log)
     fputs("</div>\n", out);
 }
 
+/* A string as it is, a list with commas, anything else as JSON. */
+static void write_value(FILE *out, const cJSON *value)
+{
+    const cJSON *item;
+    if (cJSON_IsArray(value)) {
+        cJSON_ArrayForEach(item, value) {
+            if (item != value->child) fputs(", ", out);
+            write_value(out, item);
+        }
+        return;
+    }
+    char *text = cJSON_IsString(value) ? NULL : cJSON_PrintUnformatted(value);
+    html_text(out, text ? text : cJSON_IsString(value) ? value->valuestring : "");
+    free(text);
+    if (!cJSON_IsNumber(value) || fabs(value->valuedouble) < 1e6) return;
+    char rounded[48];
+    plot_value(rounded, sizeof rounded, value->valuedouble);
+    fprintf(out, " (%s)", rounded);
+}
+
 static void write_item(FILE *out, const cJSON *item)
 {
-    char *text = cJSON_IsString(item) ? NULL : cJSON_PrintUnformatted(item);
     fputs("<tr><td>", out);
     html_text(out, item->string ? item->string : "");
     fputs("</td><td>", out);
-    html_text(out, text ? text : cJSON_IsString(item) ? item->valuestring : "");
+    write_value(out, item);
     fputs("</td></tr>\n", out);
-    free(text);
 }
 
 static void write_machine(FILE *out, const ReportLog *log)

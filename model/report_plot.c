@@ -54,7 +54,7 @@ static void format_value(char *text, size_t size, double value, int digits)
     char number[32];
     double scaled = value / units[unit].factor, b = fabs(scaled);
     int whole = b > 0 ? (int)floor(log10(b)) + 1 : 1, decimals = digits - whole;
-    if (a != 0 && a < 1e-3) {
+    if (a != 0 && a < 1e-4) {
         snprintf(number, sizeof number, "%.*e", digits - 1, value);
         char *e = strchr(number, 'e');
         int exponent = atoi(e + 1);

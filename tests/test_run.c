@@ -1,5 +1,4 @@
 /* The run directory, log.jsonl, the progress line, and signals. */
-#define _GNU_SOURCE     /* pseudo-terminals */
 #include "model/files.h"
 #include "model/log.h"
 #include "model/machine.h"
