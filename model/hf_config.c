@@ -1,4 +1,5 @@
 #include "model/hf_config.h"
+#include "model/config_table.h"
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -143,6 +144,23 @@ static RopeForm rope(Reader *r)
     return form;
 }
 
+/* The limits that a config of this program has. */
+static void check_limits(Reader *r, const Config *config)
+{
+    ConfigLoad *scratch = config_load(NULL, 0, NULL, r->errors);
+    const Origin origin = {r->path, 1};
+    for (int key = 0; scratch && key < CONFIG_KEYS; key++) {
+        KeyKind kind = config_keys[key].kind;
+        bool number = kind == KEY_INT || kind == KEY_REAL;
+        if (!number || strncmp(config_keys[key].path, "model.", 6) != 0) continue;
+        double value = kind == KEY_INT ? (double)CONFIG_INT(config, key) : CONFIG_REAL(config, key);
+        char found[CONFIG_VALUE];
+        config_value_text(config, key, found);
+        config_set_number(scratch, key, value, found, origin, r->errors);
+    }
+    config_free(scratch);
+}
+
 bool hf_config_read(const char *text, const char *path, Config *config, Errors *errors)
 {
     int before = errors->count;
@@ -180,6 +198,7 @@ bool hf_config_read(const char *text, const char *path, Config *config, Errors *
         out.model.rope_factor = 1;
     }
     cJSON_Delete(root);
+    if (errors->count == before) check_limits(r, &out);
     if (errors->count > before) return false;
     *config = out;
     return true;

@@ -69,6 +69,7 @@ static void what_cannot_be_represented_is_refused(void **state)
     expect_refused("", ", \"quantization_config\": {\"bits\": 4}", "quantization_config is set");
     expect_refused("", ", \"partial_rotary_factor\": 0.5", "partial_rotary_factor is set");
     expect_refused("", ", \"head_dim\": 16.5", "\"head_dim\" is 16.5; expected a whole number");
+    expect_refused("", ", \"head_dim\": 4096", "model.head_dim: expected an integer in [0, 1024]");
     expect_refused("", ", \"initializer_range\": \"big\"", "\"initializer_range\" must be a number above 0");
     expect_refused(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "",
                    "rope_scaling has rope_type \"linear\"; only \"default\" and \"llama3\" are known");
