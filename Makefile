@@ -27,6 +27,8 @@ LDLIBS   := $(EXTRA_LIBS)
 comma := ,
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
+# Objects of test programs are kept, not taken for passing stages.
+.SECONDARY:
 # One job a core, unless -j says otherwise.
 MAKEFLAGS += --no-builtin-rules -j$(shell nproc)
 
@@ -98,6 +100,7 @@ ifdef WITH_CUDA
         -gencode arch=compute_80,code=[sm_80,compute_80] $(SM90))
     NVCCFLAGS := -O3 -std=c++17 -lineinfo -Xptxas -v -Xcompiler -Wall -Xcompiler -fopenmp
 endif
+
 # Tests link against everything but main as a library, and with the files of tests/ that are no test themselves.
 # A constructor that nothing refers to has to be named.
 LIBRARY := $(filter-out $(O)/train.o,$(OBJECTS))
