@@ -277,6 +277,21 @@ static void print_side(const char *label, const ShardTotals *totals)
                totals->files == 1 ? "" : "s");
 }
 
+/* Whether a token holds whole UTF-8 symbols: bytes above 0x7f in runs of a lead and its followers. */
+static bool is_whole(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        unsigned char byte = (unsigned char)text[i];
+        size_t more = byte < 0x80 ? 0 : byte < 0xc2 ? length : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+        if (more >= length - i)
+            return false;
+        for (; more; more--)
+            if ((text[++i] & 0xc0) != 0x80)
+                return false;
+    }
+    return true;
+}
+
 /* The first tokens of a shard, one in each pair of bars, so that doubled specials and stray spaces show. */
 static void print_first_tokens(const Tokenizer *tokenizer, const char *path)
 {
@@ -286,13 +301,15 @@ static void print_first_tokens(const Tokenizer *tokenizer, const char *path)
     for (int64_t i = 0; set && i < 32 && i < set->tokens; i++) {
         size_t      length;
         const char *text = tokenizer_decode(tokenizer, shard_token(&set->shards[0], i), &length);
+        bool whole = is_whole(text, length);
         for (size_t c = 0; c < length; c++) {
-            if (text[c] == '\n')
+            unsigned char byte = (unsigned char)text[c];
+            if (byte == '\n')
                 printf("\\n");
-            else if ((unsigned char)text[c] < 0x20 || text[c] == 0x7f)
-                printf("\\x%02x", (unsigned char)text[c]);
+            else if (byte < 0x20 || byte == 0x7f || (byte > 0x7f && !whole))
+                printf("\\x%02x", byte);
             else
-                putchar(text[c]);
+                putchar(byte);
         }
         putchar('|');
     }
