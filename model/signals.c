@@ -19,6 +19,8 @@ void signals_install(void)
     sigaction(SIGTERM, &action, NULL);
     /* A file-size limit then shows as a failed write with a message, like a full disk. */
     signal(SIGXFSZ, SIG_IGN);
+    /* Whoever read the progress lines may go away (`| head`); the run goes on and saves. */
+    signal(SIGPIPE, SIG_IGN);
 }
 
 int signals_caught(void)
