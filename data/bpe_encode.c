@@ -17,7 +17,7 @@ typedef struct CachedWord {
 
 /* One symbol of the word that is being merged. */
 typedef struct Piece {
-    int32_t id, rank, merged;   /* rank of the rule for this and the next piece, -1 = none; and what it makes */
+    int32_t id, rank, merged;   /* rank of the rule for this piece and the next, -1 = none; what it makes */
     int64_t next, previous;     /* indices, -1 = end */
 } Piece;
 
@@ -25,7 +25,7 @@ struct Encoder {
     const Tokenizer *tokenizer;
     CachedWord      *cache;     /* [CACHE_SLOTS] */
     Piece           *pieces;    /* [capacity] */
-    uint64_t        *heap;      /* [2 * capacity] rank << RANK_SHIFT | piece: lowest rank, then leftmost, first */
+    uint64_t        *heap;      /* [2 * capacity] rank << RANK_SHIFT | piece: lowest, then leftmost, first */
     int64_t          capacity, heap_count;
 };
 
@@ -222,7 +222,8 @@ bool encoder_encode(Encoder *encoder, const char *text, size_t length, bool spec
     return encode_plain(encoder, text + begin, length - begin, out);
 }
 
-bool tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t length, bool specials, IdBuffer *out)
+bool tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t length, bool specials,
+                      IdBuffer *out)
 {
     Encoder *encoder = encoder_create(tokenizer);
     bool     fine    = encoder && encoder_encode(encoder, text, length, specials, out);

@@ -77,7 +77,8 @@ static bool count_chunk(WordCounts *counts, const uint8_t *classes, const char *
 }
 
 /* Texts cut between words into pieces of about CHUNK_BYTES. NULL when memory is short. */
-static TextSpan *cut_chunks(const uint8_t *classes, const TextSpan *texts, int64_t count, int64_t *chunk_count)
+static TextSpan *cut_chunks(const uint8_t *classes, const TextSpan *texts, int64_t count,
+                            int64_t *chunk_count)
 {
     int64_t capacity = 1;
     for (int64_t t = 0; t < count; t++)
@@ -251,8 +252,8 @@ static bool pairs_grow(Trainer *trainer)
     return true;
 }
 
-/* Queues what the step raised, with its final counts. Counts only fall afterwards, so no entry of the queue is
- * below the truth. */
+/* Queues what the step raised, with its final counts. Counts only fall afterwards, so no entry of the queue
+ * is below the truth. */
 static bool queue_raised(Trainer *trainer)
 {
     for (int64_t r = 0; r < trainer->raised_count; r++) {
@@ -319,7 +320,8 @@ static bool trainer_begin(Trainer *trainer)
         for (uint32_t i = 0; i < word->length; i++)
             trainer->symbols[at + i] = (uint8_t)word->text[i];
         for (uint32_t i = 0; i + 1 < word->length; i++)
-            if (!pair_add(trainer, trainer->symbols[at + i], trainer->symbols[at + i + 1], word->count, (int32_t)w))
+            if (!pair_add(trainer, trainer->symbols[at + i], trainer->symbols[at + i + 1], word->count,
+                          (int32_t)w))
                 return false;
         at += word->length;
     }
@@ -396,8 +398,8 @@ static bool merge_everywhere(Trainer *trainer, int32_t left, int32_t right, int3
 
 /* ---- the tokenizer ------------------------------------------------------------------------------- */
 
-/* Names the token that a merge makes. It is always new: the bytes between two edges of tokens merge in the same way
- * wherever they stand, so no two merges spell the same token. */
+/* Names the token that a merge makes. It is always new: the bytes between two edges of tokens merge in the
+ * same way wherever they stand, so no two merges spell the same token. */
 static bool set_merged(Tokenizer *tokenizer, const Merge *merge)
 {
     size_t left = tokenizer->length[merge->left], right = tokenizer->length[merge->right];
@@ -423,7 +425,8 @@ static bool learn(Tokenizer *tokenizer, Trainer *trainer, int64_t count)
         int32_t rank   = (int32_t)tokenizer->merge_count++;
         Merge  *merge  = &tokenizer->merges[rank];
         *merge = (Merge){ best.left, best.right, 256 + rank, rank };
-        fine   = set_merged(tokenizer, merge) && merge_everywhere(trainer, merge->left, merge->right, merge->merged);
+        fine   = set_merged(tokenizer, merge) &&
+               merge_everywhere(trainer, merge->left, merge->right, merge->merged);
     }
     return fine;
 }

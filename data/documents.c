@@ -54,7 +54,8 @@ static bool add_file(Inputs *inputs, const char *path, InputFormat format, Error
     if (fd < 0 && standard)
         return false;
     if (fd < 0 || fstat(fd, &status) || !S_ISREG(status.st_mode)) {
-        errors_add(errors, "%s: %s", path, fd < 0 ? strerror(errno) : "not a regular file (use - to read a pipe)");
+        errors_add(errors, "%s: %s", path,
+                   fd < 0 ? strerror(errno) : "not a regular file (use - to read a pipe)");
         if (fd >= 0)
             close(fd);
         return false;

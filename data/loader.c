@@ -104,10 +104,11 @@ static bool list_rows(Loader *loader, Errors *errors)
         loader->shards[s + 1].first = loader->rows += count;
     }
     if (loader->rows == 0)
-        errors_add(errors, "the data holds %lld tokens in %d file%s, less than one row of %d and its last target; "
-                   "give more data or a smaller train.seq_len (first file: %s)", (long long)loader->set->tokens,
-                   loader->set->count, loader->set->count == 1 ? "" : "s", options->seq,
-                   loader->set->shards[0].path);
+        errors_add(errors,
+                   "the data holds %lld tokens in %d file%s, less than one row of %d and its last target; "
+                   "give more data or a smaller train.seq_len (first file: %s)",
+                   (long long)loader->set->tokens, loader->set->count, loader->set->count == 1 ? "" : "s",
+                   options->seq, loader->set->shards[0].path);
     return loader->rows > 0;
 }
 
@@ -125,7 +126,8 @@ Loader *loader_create(const ShardSet *set, const LoaderOptions *options, Errors 
         return NULL;
     Loader *loader = calloc(1, sizeof *loader);
     if (loader)
-        *loader = (Loader){ .set = set, .options = *options, .shards = calloc(set->count + 1, sizeof(ShardRows)) };
+        *loader =
+            (Loader){ .set = set, .options = *options, .shards = calloc(set->count + 1, sizeof(ShardRows)) };
     if (!loader || !loader->shards)
         errors_add(errors, "no memory for the data loader");
     if (!loader || !loader->shards || !list_rows(loader, errors)) {
@@ -173,9 +175,10 @@ bool loader_seek(Loader *loader, LoaderCursor cursor, Errors *errors)
     /* A finished pass stands at index == rows. */
     int64_t last = epoch_rows(loader) - !loader->options.one_pass;
     if (cursor.epoch < 0 || cursor.index < 0 || cursor.index > last) {
-        errors_add(errors, "data position epoch %lld, row %lld does not fit these data with %lld rows per epoch; "
-                   "were files or train.seq_len changed?", (long long)cursor.epoch, (long long)cursor.index,
-                   (long long)epoch_rows(loader));
+        errors_add(errors,
+                   "data position epoch %lld, row %lld does not fit these data with %lld rows per epoch; "
+                   "were files or train.seq_len changed?",
+                   (long long)cursor.epoch, (long long)cursor.index, (long long)epoch_rows(loader));
         return false;
     }
     set_epoch(loader, cursor.epoch);
@@ -211,7 +214,8 @@ static const Shard *find_row(const Loader *loader, int64_t row, int64_t *begin, 
 }
 
 /* Row r of the batch from ids [begin, end) of the shard; begin == end: padding only. */
-static void fill_row(const Loader *loader, Batch *batch, int64_t r, const Shard *shard, int64_t begin, int64_t end)
+static void fill_row(const Loader *loader, Batch *batch, int64_t r, const Shard *shard, int64_t begin,
+                     int64_t end)
 {
     const LoaderOptions *options = &loader->options;
     bool     mask   = options->document_mask, exact = mask || options->rows == LOADER_DOCUMENTS;
@@ -263,8 +267,8 @@ bool loader_next(Loader *loader, Batch *batch)
         const Shard *shard = NULL;
         if (loader->cursor.index < rows) {
             int64_t row = loader->cursor.index++;
-            shard = find_row(loader, loader->options.shuffle ? permutation_at(&loader->order, row) : row, &begin,
-                             &end);
+            shard = find_row(loader, loader->options.shuffle ? permutation_at(&loader->order, row) : row,
+                             &begin, &end);
         }
         fill_row(loader, batch, r, shard, begin, end);
         if (loader->cursor.index == rows && !loader->options.one_pass) {

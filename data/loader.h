@@ -5,9 +5,9 @@
  * end in padding of weight 0; a document longer than a row begins a row and continues in the next ones.
  *
  * Targets across a document's edge: the last token of a document predicts the id that begins the next one
- * (the boundary token), which is how a model learns to end. It has weight 1 in every mode. Where an index tells
- * the boundaries (Megatron) and the next document begins with another id, that id is an unrelated word: weight
- * 0 with document_mask or DOCUMENTS rows. The last token of a shard has no target: weight 0. */
+ * (the boundary token), which is how a model learns to end. It has weight 1 in every mode. Where an index
+ * tells the boundaries (Megatron) and the next document begins with another id, that id is an unrelated word:
+ * weight 0 with document_mask or DOCUMENTS rows. The last token of a shard has no target: weight 0. */
 #pragma once
 #include "data/batch.h"
 #include "data/shards.h"

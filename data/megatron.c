@@ -73,14 +73,16 @@ static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uin
     uint64_t sequences = (uint64_t)read_i64(data + 18), entries = (uint64_t)read_i64(data + 26);
     shard->width = dtype_width(code);
     if (!shard->width) {
-        errors_add(errors, "%s: dtype code %u at byte 17, expected 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)",
+        errors_add(errors,
+                   "%s: dtype code %u at byte 17, expected 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)",
                    path, code);
         return false;
     }
     if (sequences > bytes / 12 || entries > bytes / 8 ||
         HEADER_BYTES + sequences * 12 + entries * 8 != bytes) {
-        errors_add(errors, "%s: %llu sequences and %llu document entries do not make its %llu bytes; truncated?",
-                   path, (unsigned long long)sequences, (unsigned long long)entries, (unsigned long long)bytes);
+        errors_add(
+            errors, "%s: %llu sequences and %llu document entries do not make its %llu bytes; truncated?",
+            path, (unsigned long long)sequences, (unsigned long long)entries, (unsigned long long)bytes);
         return false;
     }
     const uint8_t *lengths = data + HEADER_BYTES, *offsets = lengths + 4 * sequences;
@@ -89,15 +91,16 @@ static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uin
     for (uint64_t s = 0; s < sequences; s++) {
         int32_t length = read_i32(lengths + 4 * s);
         if (length < 0 || read_i64(offsets + 8 * s) != at) {
-            errors_add(errors, "%s: sequence %llu has %d tokens at byte %lld of the .bin, expected byte %lld", path,
-                       (unsigned long long)s, length, (long long)read_i64(offsets + 8 * s), (long long)at);
+            errors_add(errors, "%s: sequence %llu has %d tokens at byte %lld of the .bin, expected byte %lld",
+                       path, (unsigned long long)s, length, (long long)read_i64(offsets + 8 * s),
+                       (long long)at);
             return false;
         }
         at += length * width;
     }
     if ((uint64_t)at != shard->map_bytes) {
-        errors_add(errors, "%s: its index %s covers %lld bytes, the file has %zu; truncated?", shard->path, path,
-                   (long long)at, shard->map_bytes);
+        errors_add(errors, "%s: its index %s covers %lld bytes, the file has %zu; truncated?", shard->path,
+                   path, (long long)at, shard->map_bytes);
         return false;
     }
     shard->count     = at / width;
@@ -110,11 +113,12 @@ static bool parse_index(Shard *shard, const char *path, const uint8_t *data, uin
     for (uint64_t d = 0; d < entries; d++) {
         int64_t sequence = read_i64(documents + 8 * d);
         if (sequence < 0 || (uint64_t)sequence > sequences) {
-            errors_add(errors, "%s: document %llu begins at sequence %lld of %llu", path, (unsigned long long)d,
-                       (long long)sequence, (unsigned long long)sequences);
+            errors_add(errors, "%s: document %llu begins at sequence %lld of %llu", path,
+                       (unsigned long long)d, (long long)sequence, (unsigned long long)sequences);
             return false;
         }
-        int64_t first = (uint64_t)sequence == sequences ? at / width : read_i64(offsets + 8 * sequence) / width;
+        int64_t first =
+            (uint64_t)sequence == sequences ? at / width : read_i64(offsets + 8 * sequence) / width;
         if (first < before) {
             errors_add(errors, "%s: document %llu begins before the one in front of it", path,
                        (unsigned long long)d);

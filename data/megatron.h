@@ -8,5 +8,5 @@ bool megatron_is_index(const char *path);
 bool megatron_has_index(const char *path);
 
 /* Fills width, count and documents of a shard whose .bin is mapped. False with an error added when the index
- * is damaged, does not fit the .bin, or its ids are of a kind no token file has (float, signed 8 or 16 bit). */
+ * is damaged, does not fit the .bin, or its ids are floats or signed 8 or 16 bit. */
 bool megatron_read_index(Shard *shard, Errors *errors);

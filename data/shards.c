@@ -32,9 +32,11 @@ static void explain_magic(const char *path, const uint8_t *bytes, Errors *errors
         what = " (that is LLMQ's format)";
     else if (!memcmp(bytes, "MMIDIDX", 8))
         what = " (that is a Megatron index: name the .bin beside it)";
-    errors_add(errors, "%s: magic %u at byte 0%s, expected %d (uint16, version 1: llm.c's GPT-2 scripts) or %d "
+    errors_add(errors,
+               "%s: magic %u at byte 0%s, expected %d (uint16, version 1: llm.c's GPT-2 scripts) or %d "
                "(uint32, version 7: ./train tokenize, llm.c's Llama-3 scripts); a raw file needs data.dtype "
-               "u16 or u32", path, magic, what, SHARD_MAGIC_U16, SHARD_MAGIC_U32);
+               "u16 or u32",
+               path, magic, what, SHARD_MAGIC_U16, SHARD_MAGIC_U32);
 }
 
 /* Fills the shard from its header. False with an error added. */
@@ -76,8 +78,8 @@ static bool read_raw(Shard *shard, ShardDtype dtype, Errors *errors)
 {
     shard->width = dtype == SHARD_U16 ? 2 : 4;
     if (shard->map_bytes % shard->width) {
-        errors_add(errors, "%s: %zu bytes is not a multiple of %d, the width that data.dtype gives", shard->path,
-                   shard->map_bytes, shard->width);
+        errors_add(errors, "%s: %zu bytes is not a multiple of %d, the width that data.dtype gives",
+                   shard->path, shard->map_bytes, shard->width);
         return false;
     }
     shard->count = (int64_t)(shard->map_bytes / shard->width);
@@ -158,8 +160,8 @@ static bool read_all(int fd, void *to, size_t bytes, uint64_t offset)
     return true;
 }
 
-/* Index of the first id >= limit, -1 when there is none, -2 when reading failed; *id is that id. It reads instead
- * of touching the mapping, which would make the whole file count as memory of this process. */
+/* Index of the first id >= limit, -1 when there is none, -2 when reading failed; *id is that id. It reads
+ * instead of touching the mapping, which would make the whole file count as memory of this process. */
 static int64_t find_id_from(const Shard *shard, int fd, uint64_t limit, uint64_t *id)
 {
     int64_t block = SCAN_BYTES / shard->width, blocks = (shard->count + block - 1) / block, first = INT64_MAX;
@@ -205,7 +207,8 @@ static void check_ids(const Shard *shard, int fd, int64_t vocab, Errors *errors)
         hint = "no tokenizer has that many; check data.dtype";
     errors_add(errors, "%s: id %llu of token %lld (byte %llu) is not below the vocabulary's %llu; %s",
                shard->path, (unsigned long long)id, (long long)bad,
-               (unsigned long long)(shard->offset + (uint64_t)(bad * shard->width)), (unsigned long long)limit, hint);
+               (unsigned long long)(shard->offset + (uint64_t)(bad * shard->width)),
+               (unsigned long long)limit, hint);
 }
 
 static void open_file(Shard *shard, ShardDtype dtype, int64_t vocab, Errors *errors)
@@ -240,8 +243,10 @@ static void open_pattern(ShardSet *set, const char *pattern, ShardDtype dtype, i
     glob_t found;
     int    rc = glob(pattern, 0, NULL, &found);
     if (rc) {
-        errors_add(errors, "%s: %s", pattern, rc != GLOB_NOMATCH ? "cannot be listed" : strpbrk(pattern, "*?[") ?
-                   "no file matches this pattern" : "no such file");
+        errors_add(errors, "%s: %s", pattern,
+                   rc != GLOB_NOMATCH        ? "cannot be listed"
+                   : strpbrk(pattern, "*?[") ? "no file matches this pattern"
+                                             : "no such file");
         return;
     }
     Shard *shards = realloc(set->shards, (set->count + found.gl_pathc) * sizeof *shards);

@@ -22,7 +22,7 @@ typedef struct Shard {
     int64_t        vocab;       /* from the header, 0 = not said */
     int64_t        boundary;    /* id that begins a document, from the header, -1 = not said */
     uint64_t       fingerprint; /* of the tokenizer, from the header, 0 = not said */
-    int64_t       *documents;   /* [document_count] ascending first id of each, NULL when only ids tell; owned */
+    int64_t       *documents;   /* [document_count] first id of each, ascending; NULL: only ids tell; owned */
     int64_t        document_count;
     void          *map;
     size_t         map_bytes;
@@ -67,8 +67,8 @@ typedef struct ShardInfo {
 typedef struct ShardWriter ShardWriter;
 
 /* Writes `path`.tmp; shard_writer_finish completes the header, syncs and renames it to `path`, so that a
- * file with the final name is always whole (files_sync_dir makes the name durable). dtype: SHARD_U16 or SHARD_U32. NULL with an error added when
- * the file cannot be made. */
+ * file with the final name is always whole (files_sync_dir makes the name durable). dtype: SHARD_U16 or
+ * SHARD_U32. NULL with an error added when the file cannot be made. */
 ShardWriter *shard_writer_open(const char *path, ShardDtype dtype, const ShardInfo *info, Errors *errors);
 /* False with an error added when an id does not fit the dtype or writing fails (disk full). */
 bool shard_writer_append(ShardWriter *writer, const int32_t *ids, int64_t count, Errors *errors);

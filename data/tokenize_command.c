@@ -80,11 +80,19 @@ static bool parse_options(Options *options, int argc, char **argv, Errors *error
                           .dtype = "u32", .bos = "true", .eos = "false", .overwrite = "false",
                           .val_fraction = "0.05", .shard_tokens = "0", .seed = "1" };
     const Option table[] = {
-        { "--out", &options->out }, { "--tokenizer", &options->tokenizer }, { "--val-file", &options->val_file },
-        { "--val-fraction", &options->val_fraction }, { "--document-separator", &options->separator },
-        { "--text-field", &options->field }, { "--format", &options->format }, { "--dtype", &options->dtype },
-        { "--bos", &options->bos }, { "--eos", &options->eos }, { "--overwrite", &options->overwrite },
-        { "--shard-tokens", &options->shard_tokens }, { "--seed", &options->seed },
+        { "--out", &options->out },
+        { "--tokenizer", &options->tokenizer },
+        { "--val-file", &options->val_file },
+        { "--val-fraction", &options->val_fraction },
+        { "--document-separator", &options->separator },
+        { "--text-field", &options->field },
+        { "--format", &options->format },
+        { "--dtype", &options->dtype },
+        { "--bos", &options->bos },
+        { "--eos", &options->eos },
+        { "--overwrite", &options->overwrite },
+        { "--shard-tokens", &options->shard_tokens },
+        { "--seed", &options->seed },
     };
     const int count = sizeof table / sizeof *table;
     options->inputs = malloc((size_t)(argc + 1) * sizeof *options->inputs);
@@ -138,7 +146,8 @@ static int64_t whole_number(const char *option, const char *value, int64_t low, 
     errno = 0;
     long long number = strtoll(value, &end, 10);
     if (end == value || *end || errno || number < low)
-        errors_add(errors, "tokenize: %s%s: expected a whole number, %lld or more", option, value, (long long)low);
+        errors_add(errors, "tokenize: %s%s: expected a whole number, %lld or more", option, value,
+                   (long long)low);
     return number;
 }
 
@@ -163,17 +172,20 @@ static Job read_job(const Options *options, Errors *errors)
     job.shards.shard_tokens = whole_number("--shard-tokens=", options->shard_tokens, 0, errors);
     job.overwrite    = choose_bool("--overwrite", options->overwrite, errors);
     job.format       = (InputFormat)choose("--format", options->format, formats, 3, errors);
-    job.rules        = (DocumentRules){ .field = options->field,
-                                        .whole_files = !strcmp(options->separator, "none"),
-                                        .separator = strcmp(options->separator, "blank") ? options->separator : NULL };
+    job.rules =
+        (DocumentRules){ .field       = options->field,
+                         .whole_files = !strcmp(options->separator, "none"),
+                         .separator   = strcmp(options->separator, "blank") ? options->separator : NULL };
     if (!strncmp(options->tokenizer, "train:", 6))
         job.learn = whole_number("--tokenizer=train:", options->tokenizer + 6, 259, errors);
     if (job.learn > 1 << 24)
-        errors_add(errors, "tokenize: --tokenizer=train:%lld: expected at most 16777216 tokens", (long long)job.learn);
+        errors_add(errors, "tokenize: --tokenizer=train:%lld: expected at most 16777216 tokens",
+                   (long long)job.learn);
     char *end;
     job.val_fraction = strtod(options->val_fraction, &end);
     if (end == options->val_fraction || *end || !(job.val_fraction >= 0 && job.val_fraction < 1))
-        errors_add(errors, "tokenize: --val-fraction=%s: expected a number from 0 to below 1", options->val_fraction);
+        errors_add(errors, "tokenize: --val-fraction=%s: expected a number from 0 to below 1",
+                   options->val_fraction);
     if (options->val_file)
         job.val_fraction = 0;
     return job;
@@ -200,7 +212,8 @@ static int each_output(const char *dir, const char *to, Errors *errors)
             const char *path   = list.gl_pathv[f];
             char       *target = to && *to ? files_join(to, strrchr(path, '/') + 1) : NULL;
             if (to && (target ? rename(path, target) : unlink(path)))
-                errors_add(errors, "%s: cannot be %s: %s", path, target ? "renamed" : "removed", strerror(errno));
+                errors_add(errors, "%s: cannot be %s: %s", path, target ? "renamed" : "removed",
+                           strerror(errno));
             free(target);
         }
         globfree(&list);
@@ -212,7 +225,8 @@ static int each_output(const char *dir, const char *to, Errors *errors)
 /* ---- tokenizer ----------------------------------------------------------------------------------- */
 
 /* Learns from the training side of the inputs, at most LEARN_BYTES of it. split NULL: all of them. */
-static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const DocumentSplit *split, Errors *errors)
+static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const DocumentSplit *split,
+                                  Errors *errors)
 {
     DocumentReader reader = { .inputs = inputs, .rules = job->rules };
     Document       document;
@@ -234,7 +248,8 @@ static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const Do
         if (fine && length > 0)
             texts[count++] = (TextSpan){ document.text, length };
         if (fine && length > 0 && document.escaped)
-            texts[count - 1] = (TextSpan){ plain + total, jsonl_unescape(document.text, length, plain + total) };
+            texts[count - 1] =
+                (TextSpan){ plain + total, jsonl_unescape(document.text, length, plain + total) };
         total += length;
     }
     if (!fine)
@@ -318,8 +333,9 @@ static void print_first_tokens(const Tokenizer *tokenizer, const char *path)
     errors_free(&none);
 }
 
-static void print_summary(const Options *options, const Job *job, const Tokenizer *tokenizer, const Inputs *inputs,
-                          const DocumentSplit *split, const SplitTotals *totals, const char *dir)
+static void print_summary(const Options *options, const Job *job, const Tokenizer *tokenizer,
+                          const Inputs *inputs, const DocumentSplit *split, const SplitTotals *totals,
+                          const char *dir)
 {
     char *first = files_join(dir, job->shards.shard_tokens ? "train_00000.bin" : "train.bin");
     printf("tokenizer  %s, %lld tokens\n", job->learn ? "byte-level BPE, learned" : options->tokenizer,
@@ -330,10 +346,11 @@ static void print_summary(const Options *options, const Job *job, const Tokenize
     print_side("train", &totals->train);
     print_side("held out", &totals->held_out);
     if (split && split->tail > 0)
-        printf("note       the input is one document: its end is held out; --document-separator=blank splits it at "
-               "blank lines\n");
+        printf("note       the input is one document: its end is held out; "
+               "--document-separator=blank splits it at blank lines\n");
     if (inputs->skipped)
-        printf("note       %d file%s of other kinds skipped\n", inputs->skipped, inputs->skipped == 1 ? "" : "s");
+        printf("note       %d file%s of other kinds skipped\n", inputs->skipped,
+               inputs->skipped == 1 ? "" : "s");
     if (first)
         print_first_tokens(tokenizer, first);
     free(first);
@@ -358,17 +375,18 @@ static int tokenize_into(const char *staging, const Options *options, const Job 
         tokenizer = job->learn ? learn_tokenizer(&inputs, job, chosen, errors) :
                                  tokenizer_load(options->tokenizer, errors);
     if (tokenizer && job->shards.bos && tokenizer_bos(tokenizer) < 0)
-        errors_add(errors, "%s: has no token %s to begin documents; --bos=false does without", options->tokenizer,
-                   TOKENIZER_BOS);
+        errors_add(errors, "%s: has no token %s to begin documents; --bos=false does without",
+                   options->tokenizer, TOKENIZER_BOS);
     if (tokenizer && job->shards.eos && tokenizer_eos(tokenizer) < 0)
-        errors_add(errors, "%s: has no token %s to end documents; --eos=false does without", options->tokenizer,
-                   TOKENIZER_EOS);
+        errors_add(errors, "%s: has no token %s to end documents; --eos=false does without",
+                   options->tokenizer, TOKENIZER_EOS);
     if (tokenizer && job->shards.dtype == SHARD_U16 && tokenizer_vocab(tokenizer) > 65536)
         errors_add(errors, "tokenize: --dtype=u16 holds ids below 65536, the tokenizer has %lld; use u32",
                    (long long)tokenizer_vocab(tokenizer));
     int code = errors->count ? 2 : 1;
     if (tokenizer && errors->count == 0 &&
-        shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals, errors) &&
+        shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals,
+                     errors) &&
         (!options->val_file ||
          shards_write(staging, "val", tokenizer, &val, &job->rules, NULL, &job->shards, &val_totals, errors)))
         save_tokenizer(tokenizer, options->tokenizer, staging, errors);
@@ -392,7 +410,8 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     int  code   = 2;
     bool staged = false, existed = files_exists(options->out);
     if (each_output(options->out, NULL, errors) && !job->overwrite)
-        errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it", options->out);
+        errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it",
+                   options->out);
     else if (files_make_dirs(staging, errors)) {
         each_output(staging, "", errors);       /* of a call that was stopped */
         code   = tokenize_into(staging, options, job, errors);

@@ -133,7 +133,8 @@ static bool next_document(Cutter *cutter, Errors *errors)
     size_t train     = split ? split_train_bytes(split, &cutter->document) : cutter->document.length;
     cutter->held_out = train == 0;
     if (split && split->tail > 0)
-        cutter->tail = tokenizer_safe_cut(cutter->tokenizer, cutter->document.text, train, cutter->document.length);
+        cutter->tail =
+            tokenizer_safe_cut(cutter->tokenizer, cutter->document.text, train, cutter->document.length);
     return true;
 }
 
@@ -160,8 +161,9 @@ static void encode_piece(Encoder *encoder, Piece *piece)
     char *plain = piece->escaped ? malloc(piece->length) : NULL;
     piece->ids.count = 0;
     piece->bytes     = (int64_t)(plain ? jsonl_unescape(piece->text, piece->length, plain) : piece->length);
+    const char *text = plain ? plain : piece->text;
     piece->failed    = (piece->escaped && !plain) ||
-                       !encoder_encode(encoder, plain ? plain : piece->text, (size_t)piece->bytes, false, &piece->ids);
+                       !encoder_encode(encoder, text, (size_t)piece->bytes, false, &piece->ids);
     free(plain);
 }
 
@@ -183,8 +185,9 @@ static bool side_open(Side *side, Errors *errors)
     else
         snprintf(name, sizeof name, "%s.bin", side->name);
     char     *path = files_join(side->dir, name);
-    ShardInfo info = { .vocab = tokenizer_vocab(side->tokenizer), .fingerprint = tokenizer_fingerprint(side->tokenizer),
-                       .boundary = side->rules->bos ? tokenizer_bos(side->tokenizer) : -1 };
+    ShardInfo info = { .vocab       = tokenizer_vocab(side->tokenizer),
+                       .fingerprint = tokenizer_fingerprint(side->tokenizer),
+                       .boundary    = side->rules->bos ? tokenizer_bos(side->tokenizer) : -1 };
     side->writer = path ? shard_writer_open(path, side->rules->dtype, &info, errors) : NULL;
     side->totals.files++;
     free(path);
@@ -226,8 +229,8 @@ static void show_progress(double begun, size_t done, size_t total)
     clock_gettime(CLOCK_MONOTONIC, &now);
     double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - begun;
     if (isatty(STDERR_FILENO) && seconds > 1)
-        fprintf(stderr, "\r%.0f%% of %.0f MB, %.1f MB/s, %.0f s left  %s", 100.0 * (double)done / (double)total,
-                1e-6 * (double)total, 1e-6 * (double)done / seconds,
+        fprintf(stderr, "\r%.0f%% of %.0f MB, %.1f MB/s, %.0f s left  %s",
+                100.0 * (double)done / (double)total, 1e-6 * (double)total, 1e-6 * (double)done / seconds,
                 seconds * (double)(total - done) / (double)done, done >= total ? "\n" : "");
 }
 
@@ -267,7 +270,9 @@ bool shards_write(const char *dir, const char *name, const Tokenizer *tokenizer,
 {
     Side sides[2] = { { .dir = dir, .name = split ? "train" : name, .tokenizer = tokenizer, .rules = shards },
                       { .dir = dir, .name = "val", .tokenizer = tokenizer, .rules = shards } };
-    Cutter    cutter  = { .reader = { .inputs = inputs, .rules = *rules }, .tokenizer = tokenizer, .split = split };
+    Cutter    cutter   = { .reader    = { .inputs = inputs, .rules = *rules },
+                           .tokenizer = tokenizer,
+                           .split     = split };
     int       threads = omp_get_max_threads();
     Piece    *pieces  = calloc(BATCH_PIECES, sizeof *pieces);
     Encoder **encoders = calloc((size_t)threads, sizeof *encoders);
@@ -284,8 +289,10 @@ bool shards_write(const char *dir, const char *name, const Tokenizer *tokenizer,
             shard_writer_abandon(sides[s].writer);
     }
     if (fine && split && sides[1].totals.documents == 0) {
-        errors_add(errors, "%s: a single document without a line break behind its first %.0f%%, so no part can be "
-                   "held out; give --val-file or --val-fraction=0", inputs->files[0].path, 100 * (1 - split->tail));
+        errors_add(errors,
+                   "%s: a single document without a line break behind its first %.0f%%, so no part can be "
+                   "held out; give --val-file or --val-fraction=0",
+                   inputs->files[0].path, 100 * (1 - split->tail));
         fine = false;
     }
     for (int t = 0; encoders && t < threads; t++)

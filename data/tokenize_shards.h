@@ -11,8 +11,8 @@ typedef struct ShardRules {
     int64_t    shard_tokens;    /* a new file is begun at the first document behind this many; 0 = one file */
 } ShardRules;
 
-/* Which documents of the inputs are meant: by a hash of their bytes, so that equal documents are always on the
- * same side. */
+/* Which documents of the inputs are meant: by a hash of their bytes, so that equal documents are always on
+ * the same side. */
 typedef struct DocumentSplit {
     uint64_t seed, threshold;   /* held out: hash below threshold */
     double   tail;              /* > 0: the inputs are one document, and its last part is held out */
@@ -25,8 +25,9 @@ typedef struct ShardTotals {
 
 typedef struct SplitTotals { ShardTotals train, held_out; } SplitTotals;
 
-/* Reads all documents and chooses some of about `fraction` of the bytes for the held-out side: none with 0, else
- * at least one and not all. False with an error added when there are no documents, or when all are equal. */
+/* Reads all documents and chooses some of about `fraction` of the bytes for the held-out side: none with 0,
+ * else at least one and not all. False with an error added when there are no documents, or when all are
+ * equal. */
 bool split_choose(DocumentSplit *split, const Inputs *inputs, const DocumentRules *rules, double fraction,
                   uint64_t seed, Errors *errors);
 

@@ -153,7 +153,8 @@ static bool index_added(Tokenizer *tokenizer)
 bool tokenizer_complete(Tokenizer *tokenizer, const char *name, Errors *errors)
 {
     tokenizer->classes = split_make_classes();
-    if (!tokenizer->classes || !words_index(tokenizer) || !index_merges(tokenizer) || !index_added(tokenizer)) {
+    if (!tokenizer->classes || !words_index(tokenizer) || !index_merges(tokenizer) ||
+        !index_added(tokenizer)) {
         errors_add(errors, "%s: no memory for the tokenizer's tables", name);
         return false;
     }
@@ -161,8 +162,10 @@ bool tokenizer_complete(Tokenizer *tokenizer, const char *name, Errors *errors)
         char byte = (char)b;
         tokenizer->byte_ids[b] = words_find(tokenizer, &byte, 1);
         if (tokenizer->byte_ids[b] < 0) {
-            errors_add(errors, "%s: byte %d has no token; only byte-level vocabularies, which can spell any text, "
-                       "are read", name, b);
+            errors_add(errors,
+                       "%s: byte %d has no token; only byte-level vocabularies, which can spell any text, "
+                       "are read",
+                       name, b);
             return false;
         }
     }

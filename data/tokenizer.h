@@ -38,7 +38,7 @@ void tokenizer_free(Tokenizer *tokenizer);
 int64_t  tokenizer_vocab(const Tokenizer *tokenizer);        /* largest id + 1 */
 int32_t  tokenizer_bos(const Tokenizer *tokenizer);          /* -1 = none */
 int32_t  tokenizer_eos(const Tokenizer *tokenizer);          /* -1 = none */
-uint64_t tokenizer_fingerprint(const Tokenizer *tokenizer);  /* hash of every id's bytes: names it in shards */
+uint64_t tokenizer_fingerprint(const Tokenizer *tokenizer); /* hash of every id's bytes: names it in shards */
 
 /* Bytes of one id, inside the tokenizer; specials give their name. NULL, *length 0, for an unused id. */
 const char *tokenizer_decode(const Tokenizer *tokenizer, int32_t id, size_t *length);
@@ -51,8 +51,8 @@ void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t *bytes);
 bool tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t length, bool specials,
                       IdBuffer *out);
 
-/* The first place at or after `from` where text may be cut so that both parts, encoded apart, give the ids of the
- * whole; length when there is none. */
+/* The first place at or after `from` where text may be cut so that both parts, encoded apart, give the ids of
+ * the whole; length when there is none. */
 size_t tokenizer_safe_cut(const Tokenizer *tokenizer, const char *text, size_t from, size_t length);
 
 /* tokenizer_encode for many texts: one encoder per thread keeps its cache between calls. */

@@ -22,7 +22,7 @@ static void make_alphabet(uint16_t point_of[256], int16_t byte_of[512])
     }
 }
 
-/* Bytes behind `length` bytes of the alphabet in UTF-8, written over them. False when a symbol is not of it. */
+/* Bytes behind `length` bytes of the alphabet in UTF-8, written over them. False when a symbol is not one. */
 static bool from_alphabet(const int16_t byte_of[512], char *text, size_t *length)
 {
     size_t to = 0;
@@ -94,16 +94,17 @@ static void check_pre_tokenizer(const char *path, const cJSON *pre, Errors *erro
     const cJSON *split = cJSON_GetArrayItem(steps, 0);
     if (cJSON_GetArraySize(steps) != 2 || !is_text(member(split, "type"), "Split") ||
         !is_plain_byte_level(cJSON_GetArrayItem(steps, 1))) {
-        errors_add(errors, "%s: pre_tokenizer %s is not supported; expected Llama 3's: a Sequence of Split and "
-                   "ByteLevel (add_prefix_space false, use_regex false)", path,
-                   absent(pre) ? "null" : type_name(pre));
+        errors_add(errors,
+                   "%s: pre_tokenizer %s is not supported; expected Llama 3's: a Sequence of Split and "
+                   "ByteLevel (add_prefix_space false, use_regex false)",
+                   path, absent(pre) ? "null" : type_name(pre));
         return;
     }
     const cJSON *regex = member(member(split, "pattern"), "Regex");
     if (!is_text(regex, SPLIT_LLAMA3_REGEX))
-        errors_add(errors, "%s: pre_tokenizer splits by %s, which is not supported; expected Llama 3's pattern %s",
-                   path, cJSON_IsString(regex) ? regex->valuestring : "no regular expression",
-                   SPLIT_LLAMA3_REGEX);
+        errors_add(
+            errors, "%s: pre_tokenizer splits by %s, which is not supported; expected Llama 3's pattern %s",
+            path, cJSON_IsString(regex) ? regex->valuestring : "no regular expression", SPLIT_LLAMA3_REGEX);
     if (!is_text(member(split, "behavior"), "Isolated") || cJSON_IsTrue(member(split, "invert")))
         errors_add(errors, "%s: pre_tokenizer Split must have behavior Isolated and invert false", path);
 }
@@ -161,7 +162,8 @@ static int64_t measure(const char *path, const cJSON *vocab, const cJSON *added,
     cJSON_ArrayForEach(item, vocab) {
         int32_t id = id_of(item);
         if (id < 0) {
-            errors_add(errors, "%s: model.vocab[\"%s\"] is not an id below %d", path, item->string, LARGEST_VOCAB);
+            errors_add(errors, "%s: model.vocab[\"%s\"] is not an id below %d", path, item->string,
+                       LARGEST_VOCAB);
             return 0;
         }
         size = id + 1 > size ? id + 1 : size;
@@ -170,7 +172,8 @@ static int64_t measure(const char *path, const cJSON *vocab, const cJSON *added,
         const cJSON *content = member(item, "content");
         int32_t      id      = id_of(member(item, "id"));
         if (id < 0 || !cJSON_IsString(content) || !*content->valuestring) {
-            errors_add(errors, "%s: an entry of added_tokens has no id below %d or no content", path, LARGEST_VOCAB);
+            errors_add(errors, "%s: an entry of added_tokens has no id below %d or no content", path,
+                       LARGEST_VOCAB);
             return 0;
         }
         size = id + 1 > size ? id + 1 : size;
@@ -192,8 +195,10 @@ static bool read_vocab(Tokenizer *tokenizer, const char *path, const cJSON *voca
         char   *text   = strdup(item->string);
         bool    fits   = text && length > 0 && from_alphabet(byte_of, text, &length);
         if (!fits || tokenizer->kind[id] != TOKEN_UNUSED) {
-            errors_add(errors, fits ? "%s: model.vocab[\"%s\"] has id %d, which another token has too" :
-                       "%s: model.vocab[\"%s\"], id %d, is not written in the byte alphabet", path, item->string, id);
+            errors_add(errors,
+                       fits ? "%s: model.vocab[\"%s\"] has id %d, which another token has too"
+                            : "%s: model.vocab[\"%s\"], id %d, is not written in the byte alphabet",
+                       path, item->string, id);
             free(text);
             return false;
         }
@@ -215,14 +220,14 @@ static bool read_added(Tokenizer *tokenizer, const char *path, const cJSON *adde
         const char *content = member(item, "content")->valuestring;
         for (size_t u = 0; u < 3; u++)
             if (cJSON_IsTrue(member(item, unsupported[u]))) {
-                errors_add(errors, "%s: added token \"%s\" has %s, which is not supported; expected false", path,
-                           content, unsupported[u]);
+                errors_add(errors, "%s: added token \"%s\" has %s, which is not supported; expected false",
+                           path, content, unsupported[u]);
                 return false;
             }
         int32_t id = id_of(member(item, "id"));
         if (tokenizer->kind[id] != TOKEN_UNUSED) {
-            errors_add(errors, "%s: added tokens \"%s\" and \"%s\" both have id %d", path, tokenizer->text[id],
-                       content, id);
+            errors_add(errors, "%s: added tokens \"%s\" and \"%s\" both have id %d", path,
+                       tokenizer->text[id], content, id);
             return false;
         }
         TokenKind kind = cJSON_IsTrue(member(item, "special")) ? TOKEN_SPECIAL : TOKEN_ADDED;
@@ -251,7 +256,8 @@ static bool split_merge(const cJSON *item, char *half[2])
 }
 
 /* Fills merge from an item; false when a half or the whole is no token. */
-static bool read_merge(const Tokenizer *tokenizer, const cJSON *item, const int16_t byte_of[512], Merge *merge)
+static bool read_merge(const Tokenizer *tokenizer, const cJSON *item, const int16_t byte_of[512],
+                       Merge *merge)
 {
     char  *half[2];
     bool   fine = split_merge(item, half);
@@ -272,8 +278,8 @@ static bool read_merge(const Tokenizer *tokenizer, const cJSON *item, const int1
     return fine && whole;
 }
 
-static bool read_merges(Tokenizer *tokenizer, const char *path, const cJSON *merges, const int16_t byte_of[512],
-                        Errors *errors)
+static bool read_merges(Tokenizer *tokenizer, const char *path, const cJSON *merges,
+                        const int16_t byte_of[512], Errors *errors)
 {
     int count = cJSON_GetArraySize(merges);
     tokenizer->merges = malloc((size_t)(count + 1) * sizeof *tokenizer->merges);
@@ -288,7 +294,8 @@ static bool read_merges(Tokenizer *tokenizer, const char *path, const cJSON *mer
         *merge = (Merge){ .rank = (int32_t)tokenizer->merge_count };
         if (!read_merge(tokenizer, item, byte_of, merge)) {
             errors_add(errors, "%s: model.merges[%lld] is not a pair of tokens that make a token: %s", path,
-                       (long long)tokenizer->merge_count, cJSON_IsString(item) ? item->valuestring : "a list");
+                       (long long)tokenizer->merge_count,
+                       cJSON_IsString(item) ? item->valuestring : "a list");
             return false;
         }
         tokenizer->merge_count++;

@@ -41,8 +41,8 @@ struct Tokenizer {
 Tokenizer *tokenizer_new(int64_t vocab);
 /* Sets the bytes of an id, copied. False when memory is short. */
 bool tokenizer_set(Tokenizer *tokenizer, int32_t id, TokenKind kind, const char *text, size_t length);
-/* Builds the tables once all tokens and merges (ranks ascending) are in; checks that all 256 bytes have an id.
- * name: of the file, for errors. False with an error added. */
+/* Builds the tables once all tokens and merges (ranks ascending) are in; checks that all 256 bytes have an
+ * id. name: of the file, for errors. False with an error added. */
 bool tokenizer_complete(Tokenizer *tokenizer, const char *name, Errors *errors);
 
 /* Id of the plain token with these bytes, -1 = none. Needs words_index first. */

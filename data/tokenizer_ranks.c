@@ -45,7 +45,8 @@ static bool next_line(const char **at, const char *end, RankLine *line)
     if (space) {
         char *after;
         long long rank = strtoll(space + 1, &after, 10);
-        if (after > space + 1 && rank >= 0 && rank < LARGEST_RANK && (*after == '\n' || *after == '\r' || !*after))
+        if (after > space + 1 && rank >= 0 && rank < LARGEST_RANK &&
+            (*after == '\n' || *after == '\r' || !*after))
             line->rank = rank;
     }
     *at = stop;
@@ -71,8 +72,8 @@ static bool set_specials(Tokenizer *tokenizer, int32_t first)
     return true;
 }
 
-/* tiktoken joins any two neighbours whose bytes together are a token, lowest rank first: one rule for every way
- * to cut a token into two tokens, with the token's rank. */
+/* tiktoken joins any two neighbours whose bytes together are a token, lowest rank first: one rule for every
+ * way to cut a token into two tokens, with the token's rank. */
 static bool list_merges(Tokenizer *tokenizer)
 {
     int64_t capacity = 0;
@@ -98,7 +99,8 @@ static bool list_merges(Tokenizer *tokenizer)
 }
 
 /* Reads all lines into the tokenizer. */
-static bool read_lines(Tokenizer *tokenizer, const char *path, const char *text, size_t length, Errors *errors)
+static bool read_lines(Tokenizer *tokenizer, const char *path, const char *text, size_t length,
+                       Errors *errors)
 {
     const char *at = text, *end = text + length;
     RankLine    line;
@@ -125,7 +127,8 @@ Tokenizer *tokenizer_from_ranks(const char *path, const char *text, size_t lengt
     int64_t     vocab = 0, number = 1;
     for (; next_line(&at, text + length, &line); number++) {
         if (line.rank < 0) {
-            errors_add(errors, "%s:%lld: neither a tokenizer.json nor a line \"base64 rank\" of a tiktoken file",
+            errors_add(errors,
+                       "%s:%lld: neither a tokenizer.json nor a line \"base64 rank\" of a tiktoken file",
                        path, (long long)number);
             return NULL;
         }

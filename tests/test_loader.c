@@ -1,5 +1,5 @@
-/* The loader against a slow, obvious one: which ids each row holds, targets, weights, documents; the order and
- * that it depends on the seed and the row alone; resuming anywhere, epoch edges included. */
+/* The loader against a slow, obvious one: which ids each row holds, targets, weights, documents; the order
+ * and that it depends on the seed and the row alone; resuming anywhere, epoch edges included. */
 #include "data/loader.h"
 #include "data/permutation.h"
 #include <setjmp.h>
@@ -18,8 +18,11 @@ typedef struct Memory { ShardSet set; Shard shards[3]; uint16_t ids[3][4000]; } 
 static void add_shard(Memory *memory, int64_t count)
 {
     int s = memory->set.count++;
-    memory->shards[s] = (Shard){ .path = (char *)"memory", .tokens = (const uint8_t *)memory->ids[s], .width = 2,
-                                 .count = count, .boundary = -1 };
+    memory->shards[s]   = (Shard){ .path     = (char *)"memory",
+                                   .tokens   = (const uint8_t *)memory->ids[s],
+                                   .width    = 2,
+                                   .count    = count,
+                                   .boundary = -1 };
     memory->set.shards  = memory->shards;
     memory->set.tokens += count;
 }
@@ -95,8 +98,8 @@ static void test_permutation_is_one(void **state)
     }
 }
 
-/* Where index 0 goes, over many seeds, is even: chi-squared with 15 degrees of freedom, limit at p = 1e-4. And
- * neighbours do not stay neighbours. */
+/* Where index 0 goes, over many seeds, is even: chi-squared with 15 degrees of freedom, limit at p = 1e-4.
+ * And neighbours do not stay neighbours. */
 static void test_permutation_is_random(void **state)
 {
     (void)state;
@@ -129,8 +132,8 @@ static void first_tokens(Loader *loader, int sequences, int seq, int64_t n, int3
 static void test_stream_rows_in_order(void **state)
 {
     (void)state;
-    /* 23 ids: windows at 0, 7, 14 need 7 + 1 ids, so the last one (14 .. 21, target 22) just fits. 7 ids hold none;
-     * 8 hold one. */
+    /* 23 ids: windows at 0, 7, 14 need 7 + 1 ids, so the last one (14 .. 21, target 22) just fits. 7 ids hold
+     * none; 8 hold one. */
     Memory *memory = numbered(22, 7, 8);
     Loader *loader = make(memory, (LoaderOptions){ .seq = 7, .boundary = -1 });
     assert_int_equal(loader_rows(loader), 4);
@@ -268,7 +271,8 @@ static void test_one_pass_keeps_tails_and_ends(void **state)
 {
     (void)state;
     Memory *memory = numbered(10, 3, 0);
-    Loader *loader = make(memory, (LoaderOptions){ .seq = 4, .keep_tail = true, .one_pass = true, .boundary = -1 });
+    Loader *loader =
+        make(memory, (LoaderOptions){ .seq = 4, .keep_tail = true, .one_pass = true, .boundary = -1 });
     assert_int_equal(loader_rows(loader), 3 + 1);
     assert_int_equal(loader_tokens(loader), 9 + 2);
     Batch batch;
@@ -300,7 +304,8 @@ static void test_target_bytes(void **state)
     (void)state;
     Memory  *memory = numbered(10, 0, 0);
     int32_t  bytes[10] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512 };
-    Loader  *loader = make(memory, (LoaderOptions){ .seq = 4, .keep_tail = true, .boundary = -1, .token_bytes = bytes });
+    Loader  *loader =
+        make(memory, (LoaderOptions){ .seq = 4, .keep_tail = true, .boundary = -1, .token_bytes = bytes });
     Batch    batch;
     batch_create(&batch, 3, 4);
     loader_next(loader, &batch);
@@ -392,17 +397,21 @@ static void test_edges_by_index(void **state)
     Loader *loader = make(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 5, .boundary = -1 });
     assert_int_equal(loader_rows(loader), 2);
     loader_next(loader, &batch);
-    expect_row(&batch, 0, (int32_t[]){ 0, 1, 2, 3, 4 }, (int32_t[]){ 1, 0, 3, 4, 0 }, (float[]){ 1, 0, 1, 1, 0 });
-    expect_row(&batch, 1, (int32_t[]){ 5, 6, 7, 8, 0 }, (int32_t[]){ 6, 7, 8, 0, 0 }, (float[]){ 1, 1, 1, 0, 0 });
+    expect_row(&batch, 0, (int32_t[]){ 0, 1, 2, 3, 4 }, (int32_t[]){ 1, 0, 3, 4, 0 },
+               (float[]){ 1, 0, 1, 1, 0 });
+    expect_row(&batch, 1, (int32_t[]){ 5, 6, 7, 8, 0 }, (int32_t[]){ 6, 7, 8, 0, 0 },
+               (float[]){ 1, 1, 1, 0, 0 });
     loader_destroy(loader);
-    /* A plain stream keeps them; and with the next document's first id as the boundary token they are signals. */
+    /* A plain stream keeps them; and with the next document's first id as the boundary token they are
+     * signals. */
     loader = make(memory, (LoaderOptions){ .seq = 5, .boundary = -1, .keep_tail = true });
     loader_next(loader, &batch);
     assert_int_equal(batch.valid, 8);
     loader_destroy(loader);
     loader = make(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 5, .boundary = 5 });
     loader_next(loader, &batch);
-    expect_row(&batch, 0, (int32_t[]){ 0, 1, 2, 3, 4 }, (int32_t[]){ 1, 0, 3, 4, 5 }, (float[]){ 1, 0, 1, 1, 1 });
+    expect_row(&batch, 0, (int32_t[]){ 0, 1, 2, 3, 4 }, (int32_t[]){ 1, 0, 3, 4, 5 },
+               (float[]){ 1, 0, 1, 1, 1 });
     batch_free(&batch);
     loader_destroy(loader);
     free(memory);
@@ -468,8 +477,10 @@ static void test_refusals(void **state)
     Memory *memory = numbered(64, 64, 0);
     expect_refused(memory, (LoaderOptions){ .seq = 64, .boundary = -1 },
                    "the data holds 128 tokens in 2 files, less than one row of 64 and its last target");
-    expect_refused(memory, (LoaderOptions){ .seq = 8, .boundary = -1, .document_mask = true }, "data.boundary_token");
-    expect_refused(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 8, .boundary = -1 }, "memory: nothing tells");
+    expect_refused(memory, (LoaderOptions){ .seq = 8, .boundary = -1, .document_mask = true },
+                   "data.boundary_token");
+    expect_refused(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 8, .boundary = -1 },
+                   "memory: nothing tells");
     free(memory);
     memory = numbered(65, 0, 0);
     Loader *loader = make(memory, (LoaderOptions){ .seq = 64, .boundary = -1 });
@@ -477,7 +488,8 @@ static void test_refusals(void **state)
     loader_destroy(loader);
     free(memory);
     memory = documents((int[]){ 1, 0 });
-    expect_refused(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 8, .boundary = BOS }, "1 tokens in 1 file,");
+    expect_refused(memory, (LoaderOptions){ .rows = LOADER_DOCUMENTS, .seq = 8, .boundary = BOS },
+                   "1 tokens in 1 file,");
     free(memory);
 }
 

@@ -1,5 +1,5 @@
-/* Token files: what is read, what is written, and the one clear line that each kind of bad file gets. Files are
- * made here byte by byte, not by the writer, except where the writer is the subject. */
+/* Token files: what is read, what is written, and the one clear line that each kind of bad file gets. Files
+ * are made here byte by byte, not by the writer, except where the writer is the subject. */
 #include "data/megatron.h"
 #include "data/shards.h"
 #include "model/files.h"
@@ -43,7 +43,8 @@ static const char *in_dir(const char *name)
     return path[next];
 }
 
-static const char *put(const char *name, const void *head, size_t head_bytes, const void *body, size_t body_bytes)
+static const char *put(const char *name, const void *head, size_t head_bytes, const void *body,
+                       size_t body_bytes)
 {
     const char *path = in_dir(name);
     FILE       *file = fopen(path, "wb");
@@ -62,7 +63,8 @@ static const char *put_shard(const char *name, int32_t magic, int32_t version, i
     return put(name, header, sizeof header, ids, bytes);
 }
 
-static void expect_opens(const char *patterns, ShardDtype dtype, int64_t vocab, const int32_t *ids, int64_t count)
+static void expect_opens(const char *patterns, ShardDtype dtype, int64_t vocab, const int32_t *ids,
+                         int64_t count)
 {
     Errors    errors = { 0 };
     ShardSet *set    = shards_open(patterns, dtype, vocab, &errors);
@@ -144,8 +146,8 @@ static void test_every_bad_file_gets_its_line(void **state)
 static void test_wrong_headers(void **state)
 {
     (void)state;
-    expect_refused(put_shard("m.bin", 12345, 1, 5, narrow, 10), SHARD_AUTO, 0, "m.bin", "magic 12345", "byte 0",
-                   "20240520", "20240801", "./train tokenize", "llm.c", "data.dtype", NULL);
+    expect_refused(put_shard("m.bin", 12345, 1, 5, narrow, 10), SHARD_AUTO, 0, "m.bin", "magic 12345",
+                   "byte 0", "20240520", "20240801", "./train tokenize", "llm.c", "data.dtype", NULL);
     expect_refused(put_shard("m.bin", 20240522, 1, 5, narrow, 10), SHARD_AUTO, 0, "evaluation file", NULL);
     expect_refused(put_shard("m.bin", 20240326, 3, 5, narrow, 10), SHARD_AUTO, 0, "model checkpoint", NULL);
     expect_refused(put_shard("m.bin", (int32_t)__builtin_bswap32(20240520), 1, 5, narrow, 10), SHARD_AUTO, 0,
@@ -153,7 +155,8 @@ static void test_wrong_headers(void **state)
     expect_refused(put("m.bin", "BIN.TOK\n", 8, (char[2000]){ 0 }, 2000), SHARD_AUTO, 0, "LLMQ", NULL);
     expect_refused(put_shard("v.bin", 20240801, 1, 5, wide, 20), SHARD_AUTO, 0, "version 1", "byte 4",
                    "expected 7", NULL);
-    expect_refused(put_shard("v.bin", 20240520, 7, 5, narrow, 10), SHARD_AUTO, 0, "version 7", "expected 1", NULL);
+    expect_refused(put_shard("v.bin", 20240520, 7, 5, narrow, 10), SHARD_AUTO, 0, "version 7", "expected 1",
+                   NULL);
     expect_refused(put_shard("w.bin", 20240801, 7, 5, wide, 20), SHARD_U16, 0, "data.dtype says u16",
                    "header says u32", NULL);
 }
@@ -161,15 +164,16 @@ static void test_wrong_headers(void **state)
 static void test_wrong_sizes(void **state)
 {
     (void)state;
-    expect_refused(put_shard("t.bin", 20240801, 7, 5, wide, 19), SHARD_AUTO, 0, "t.bin", "5 tokens of 4 bytes",
-                   "1044 bytes", "the file has 1043", "truncated", NULL);
+    expect_refused(put_shard("t.bin", 20240801, 7, 5, wide, 19), SHARD_AUTO, 0, "t.bin",
+                   "5 tokens of 4 bytes", "1044 bytes", "the file has 1043", "truncated", NULL);
     expect_refused(put_shard("t.bin", 20240520, 1, 4, narrow, 10), SHARD_AUTO, 0, "1032 bytes", "has 1034",
                    "left over", NULL);
     expect_refused(put_shard("t.bin", 20240520, 1, -1, narrow, 10), SHARD_AUTO, 0, "4294967295 tokens",
                    "truncated", NULL);
     expect_refused(put_shard("t.bin", 20240520, 1, 0, NULL, 0), SHARD_AUTO, 0, "holds no tokens", NULL);
     int32_t magic = 20240520;
-    expect_refused(put("t.bin", &magic, 4, NULL, 0), SHARD_AUTO, 0, "4 bytes", "1024-byte header", "truncated", NULL);
+    expect_refused(put("t.bin", &magic, 4, NULL, 0), SHARD_AUTO, 0, "4 bytes", "1024-byte header",
+                   "truncated", NULL);
     expect_refused(put("t.bin", "abc", 3, NULL, 0), SHARD_AUTO, 0, "3 bytes", "header", "data.dtype", NULL);
     expect_refused(put("t.bin", "abc", 3, NULL, 0), SHARD_U16, 0, "3 bytes", "multiple of 2", NULL);
     expect_refused(put("t.bin", "abcdef", 6, NULL, 0), SHARD_U32, 0, "6 bytes", "multiple of 4", NULL);
@@ -194,14 +198,15 @@ static void test_ids_beyond_the_vocabulary(void **state)
                    "token 3", "byte 1030", "65535", "model.vocab", NULL);
     expect_refused(put("i.bin", NULL, 0, wide, 20), SHARD_U32, 10, "id 128255", "token 3", "byte 12", NULL);
     uint32_t huge[2] = { 1, 0x80000000u };
-    expect_refused(put("i.bin", NULL, 0, huge, 8), SHARD_U32, 0, "id 2147483648", "token 1", "data.dtype", NULL);
+    expect_refused(put("i.bin", NULL, 0, huge, 8), SHARD_U32, 0, "id 2147483648", "token 1", "data.dtype",
+                   NULL);
 
     /* The first of several, far into a file that the pass reads in pieces. */
     int64_t   count = 3000017;
     uint16_t *many  = calloc((size_t)count, 2);
     many[2500001] = many[2999999] = 300;
-    expect_refused(put("i.bin", NULL, 0, many, 2 * (size_t)count), SHARD_U16, 300, "token 2500001", "byte 5000002",
-                   NULL);
+    expect_refused(put("i.bin", NULL, 0, many, 2 * (size_t)count), SHARD_U16, 300, "token 2500001",
+                   "byte 5000002", NULL);
     many[2500001] = many[2999999] = 299;
     Errors    errors = { 0 };
     ShardSet *set    = shards_open(put("i.bin", NULL, 0, many, 2 * (size_t)count), SHARD_U16, 300, &errors);
@@ -433,8 +438,8 @@ static void test_more_ids_than_31_bits_count(void **state)
     shards_close(set);
 }
 
-/* 2^32 + 5 ids of two bytes need both halves of the header's count. The file is a byte short, so that the message
- * shows what was understood and nothing has to be read. */
+/* 2^32 + 5 ids of two bytes need both halves of the header's count. The file is a byte short, so that the
+ * message shows what was understood and nothing has to be read. */
 static void test_counts_of_more_than_32_bits(void **state)
 {
     (void)state;

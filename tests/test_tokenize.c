@@ -1,5 +1,5 @@
-/* ./train tokenize from its arguments to its files: what the shards hold, how documents are cut and held out, what
- * is refused and with which words, and that nothing half written stays. */
+/* ./train tokenize from its arguments to its files: what the shards hold, how documents are cut and held out,
+ * what is refused and with which words, and that nothing half written stays. */
 #include "data/jsonl.h"
 #include "data/shards.h"
 #include "data/tokenize_command.h"
@@ -149,10 +149,12 @@ static void test_documents_by_separator(void **state)
     expect_said("|" B "|o|n|e|\\n|t|w|o|" B "|");
 
     put("a.txt", "one\n\ntwo\n<|x|>\n<|x|>\nthree<|x|>\n<|x|>\n");
-    assert_int_equal(RUN(in_dir("a.txt"), "--val-fraction=0", "--document-separator=<|x|>", "--overwrite=true"), 0);
+    assert_int_equal(
+        RUN(in_dir("a.txt"), "--val-fraction=0", "--document-separator=<|x|>", "--overwrite=true"), 0);
     expect_shard("out/train.bin", B "one\n\ntwo" B "three<|x|>");
 
-    assert_int_equal(RUN(in_dir("a.txt"), "--val-fraction=0", "--overwrite=true", "--bos=false", "--eos=true"), 0);
+    assert_int_equal(
+        RUN(in_dir("a.txt"), "--val-fraction=0", "--overwrite=true", "--bos=false", "--eos=true"), 0);
     expect_shard("out/train.bin", "one\n\ntwo\n<|x|>\n<|x|>\nthree<|x|>\n<|x|>\n" E);
 }
 
@@ -180,8 +182,9 @@ static void test_files_directories_and_stdin(void **state)
 static void test_jsonl(void **state)
 {
     (void)state;
-    put("a.dat", "{\"n\":[1,{\"body\":\"no\"}],\"body\":\"q\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\u4e2d\\ud83d\\ude00\\ud83dx\",\"z\":null}\n"
-        " { \"body\" : \"two\" } \r\n");
+    put("a.dat", "{\"n\":[1,{\"body\":\"no\"}],\"body\":\"q\\\"\\\\\\/"
+                 "\\b\\f\\n\\r\\t\\u00e9\\u4e2d\\ud83d\\ude00\\ud83dx\",\"z\":null}\n"
+                 " { \"body\" : \"two\" } \r\n");
     assert_int_equal(RUN(in_dir("a.dat"), "--format=jsonl", "--text-field=body", "--val-fraction=0"), 0);
     expect_shard("out/train.bin", B "q\"\\/\b\f\n\r\t\u00e9\u4e2d\U0001f600\ufffdx" B "two");
 }
@@ -199,9 +202,22 @@ static void expect_bad_line(const char *line, const char *words)
 static void test_bad_jsonl(void **state)
 {
     (void)state;
-    static const char *const broken[] = { "", "x", "[]", "{", "{\"text\"}", "{\"text\":}", "{\"text\":\"a\"", "{\"text\":\"a}",
-                                          "{\"text\":\"a\\q\"}", "{\"text\":\"\\u12g4\"}", "{\"text\":\"a\tb\"}", "{text:\"a\"}",
-                                          "{\"text\":\"a\"} x", "{\"text\":\"a\",}", "{\"a\":[1,\"text\":\"b\"}", "{\"text\":\"\\" };
+    static const char *const broken[] = { "",
+                                          "x",
+                                          "[]",
+                                          "{",
+                                          "{\"text\"}",
+                                          "{\"text\":}",
+                                          "{\"text\":\"a\"",
+                                          "{\"text\":\"a}",
+                                          "{\"text\":\"a\\q\"}",
+                                          "{\"text\":\"\\u12g4\"}",
+                                          "{\"text\":\"a\tb\"}",
+                                          "{text:\"a\"}",
+                                          "{\"text\":\"a\"} x",
+                                          "{\"text\":\"a\",}",
+                                          "{\"a\":[1,\"text\":\"b\"}",
+                                          "{\"text\":\"\\" };
     for (size_t b = 0; b < sizeof broken / sizeof *broken; b++)
         expect_bad_line(broken[b], "not a JSON object");
     expect_bad_line("{\"text\":3}", "the text field is not a string");
@@ -271,7 +287,8 @@ static void test_few_documents(void **state)
     expect_said("train      1 document,");
     expect_said("held out   1 document,");
     put("a.txt", "one\n\none\n\ntwo");
-    assert_int_equal(RUN(in_dir("a.txt"), "--val-fraction=0.99", "--document-separator=blank", "--overwrite=true"), 0);
+    assert_int_equal(
+        RUN(in_dir("a.txt"), "--val-fraction=0.99", "--document-separator=blank", "--overwrite=true"), 0);
     expect_said("held out");
     put("a.txt", "one\n\none\n\none");
     assert_int_equal(RUN(in_dir("a.txt"), "--document-separator=blank", "--overwrite=true"), 2);
@@ -333,7 +350,8 @@ static void test_learned_tokenizer_leaves_the_held_out_side_alone(void **state)
     free(after);
 
     put("b.txt", "abab");
-    assert_int_equal(RUN(in_dir("b.txt"), "--tokenizer=train:1000", "--val-fraction=0", "--overwrite=true"), 0);
+    assert_int_equal(RUN(in_dir("b.txt"), "--tokenizer=train:1000", "--val-fraction=0", "--overwrite=true"),
+                     0);
     expect_said("no more pairs that occur twice: 259 tokens instead of 1000");
 }
 
@@ -348,8 +366,9 @@ static void test_long_documents(void **state)
     FILE *file = fopen(in_dir("a.txt"), "wb");
     fwrite(text, 1, length, file);
     fclose(file);
-    assert_int_equal(RUN(in_dir("a.txt"), "--tokenizer=tests/fixtures/tokenizer/ranks.tiktoken", "--val-fraction=0",
-                         "--dtype=u16"), 0);
+    assert_int_equal(RUN(in_dir("a.txt"), "--tokenizer=tests/fixtures/tokenizer/ranks.tiktoken",
+                         "--val-fraction=0", "--dtype=u16"),
+                     0);
     Errors     errors    = { 0 };
     Tokenizer *tokenizer = tokenizer_load("tests/fixtures/tokenizer/ranks.tiktoken", &errors);
     ShardSet  *set       = shards_open(in_dir("out/train.bin"), SHARD_U16, 0, &errors);
@@ -369,14 +388,16 @@ static void test_several_shards(void **state)
 {
     (void)state;
     put("a.txt", "one\n\ntwo\n\nthree\n\nfour");
-    assert_int_equal(RUN(in_dir("a.txt"), "--document-separator=blank", "--val-fraction=0", "--shard-tokens=6"), 0);
+    assert_int_equal(
+        RUN(in_dir("a.txt"), "--document-separator=blank", "--val-fraction=0", "--shard-tokens=6"), 0);
     expect_shard("out/train_00000.bin", B "one" B "two");
     expect_shard("out/train_00001.bin", B "three");
     expect_shard("out/train_00002.bin", B "four");
     expect_shard("out/train_*.bin", B "one" B "two" B "three" B "four");
     assert_false(exists("out/train_00003.bin"));
     /* Fewer files the next time: the old ones are gone. */
-    assert_int_equal(RUN(in_dir("a.txt"), "--document-separator=blank", "--val-fraction=0", "--overwrite=true"), 0);
+    assert_int_equal(
+        RUN(in_dir("a.txt"), "--document-separator=blank", "--val-fraction=0", "--overwrite=true"), 0);
     assert_false(exists("out/train_00000.bin"));
     assert_true(exists("out/train.bin"));
 }
@@ -387,8 +408,10 @@ static void test_options(void **state)
 {
     (void)state;
     put("a.txt", "one\ntwo\n");
-    assert_int_equal(RUN(in_dir("a.txt"), "--tokeniser=bytes", "--frobnicate", "--bos=yes", "--seed=-1", "--dtype=u8",
-                         "--val-fraction=1", "--shard-tokens=1k", "--tokenizer=train:10", "--eos", "--format="), 2);
+    assert_int_equal(RUN(in_dir("a.txt"), "--tokeniser=bytes", "--frobnicate", "--bos=yes", "--seed=-1",
+                         "--dtype=u8", "--val-fraction=1", "--shard-tokens=1k", "--tokenizer=train:10",
+                         "--eos", "--format="),
+                     2);
     expect_said("unknown option \"--tokeniser=bytes\"; did you mean \"--tokenizer\"?");
     expect_said("unknown option \"--frobnicate\"; ./train tokenize --help lists them");
     expect_said("--eos needs a value: --eos=VALUE");

@@ -74,8 +74,8 @@ static void test_words_as_the_library_splits(void **state)
             assert_true(at < length);
             size_t bytes = split_next(classes, text + at, length - at);
             if ((int)bytes != word->valueint)
-                fail_msg("case %s, byte %zu: %zu bytes, expected %d", cJSON_GetObjectItem(item, "text")->valuestring,
-                         at, bytes, word->valueint);
+                fail_msg("case %s, byte %zu: %zu bytes, expected %d",
+                         cJSON_GetObjectItem(item, "text")->valuestring, at, bytes, word->valueint);
             at += bytes;
         }
         assert_int_equal(at, length);
@@ -109,8 +109,8 @@ static void expect_ids(const Tokenizer *tokenizer, const cJSON *item, const char
     int64_t at = 0;
     cJSON_ArrayForEach(id, ids) {
         if (at >= out.count || out.ids[at] != id->valueint)
-            fail_msg("case %s, %s id %lld: %d, expected %d", cJSON_GetObjectItem(item, "text")->valuestring, key,
-                     (long long)at, at < out.count ? out.ids[at] : -1, id->valueint);
+            fail_msg("case %s, %s id %lld: %d, expected %d", cJSON_GetObjectItem(item, "text")->valuestring,
+                     key, (long long)at, at < out.count ? out.ids[at] : -1, id->valueint);
         at++;
     }
     assert_int_equal(at, out.count);
@@ -130,7 +130,8 @@ static void test_ids_as_the_libraries_find(void **state)
         expect_ids(pairs, item, "special", true);
         expect_ids(strings, item, "strings", false);
         expect_ids(ranks, item, "tiktoken", false);
-        changed += !cJSON_Compare(cJSON_GetObjectItem(item, "pairs"), cJSON_GetObjectItem(item, "strings"), true);
+        changed +=
+            !cJSON_Compare(cJSON_GetObjectItem(item, "pairs"), cJSON_GetObjectItem(item, "strings"), true);
     }
     assert_true(changed > 5);       /* ignore_merges matters in some */
     assert_int_equal(tokenizer_bos(pairs), 563);
@@ -173,8 +174,11 @@ static void test_any_bytes_come_back(void **state)
     (void)state;
     Tokenizer *all[4] = { load("bytes"), load(FIXTURES "pairs.json"), load(FIXTURES "strings.json"),
                           load(FIXTURES "ranks.tiktoken") };
-    static const char *const broken[] = { "\xff\xfe", "\xc3", "a\xc3(", "\xe2\x82", "\xe2\x82 \xac", "\xed\xa0\x80x",
-                                          "\xf0\x9f\x91", "\xf5\x80\x80\x80", "\xc0\xaf", "\xf4\x90\x80\x80", "\x80 \x80" };
+    static const char *const broken[] = {
+        "\xff\xfe",      "\xc3",         "a\xc3(",           "\xe2\x82", "\xe2\x82 \xac",
+        "\xed\xa0\x80x", "\xf0\x9f\x91", "\xf5\x80\x80\x80", "\xc0\xaf", "\xf4\x90\x80\x80",
+        "\x80 \x80"
+    };
     srand(3);
     for (int t = 0; t < 4; t++) {
         for (size_t b = 0; b < sizeof broken / sizeof *broken; b++)
@@ -273,7 +277,9 @@ static void test_long_words_are_fast(void **state)
     double     begun     = seconds();
     for (int kind = 0; kind < 3; kind++) {
         for (size_t i = 0; i < length; i++)
-            text[i] = (char)(kind == 0 ? 'e' : kind == 1 ? "etaoinshrd"[i * 2654435761u % 1000003 % 10] : '-');
+            text[i] = (char)(kind == 0   ? 'e'
+                             : kind == 1 ? "etaoinshrd"[i * 2654435761u % 1000003 % 10]
+                                         : '-');
         IdBuffer out = { 0 };
         assert_true(tokenizer_encode(tokenizer, text, length, false, &out));
         id_buffer_free(&out);
@@ -446,8 +452,8 @@ static void test_saved_and_loaded_is_the_same(void **state)
     char      *dir = temporary_make(), *path = files_join(dir, "tokenizer.json"), *text = babble(20000);
     Errors     errors = { 0 };
     TextSpan   span   = { text, 20000 };
-    Tokenizer *all[4] = { tokenizer_train(&span, 1, 420, &errors), load("bytes"), load(FIXTURES "strings.json"),
-                          load(FIXTURES "ranks.tiktoken") };
+    Tokenizer *all[4] = { tokenizer_train(&span, 1, 420, &errors), load("bytes"),
+                          load(FIXTURES "strings.json"), load(FIXTURES "ranks.tiktoken") };
     for (int t = 0; t < 4; t++) {
         assert_true(tokenizer_save(all[t], path, &errors));
         Tokenizer *loaded = load(t % 2 ? dir : path);
@@ -512,12 +518,15 @@ static void expect_change_refused(const char *from, const char *to, const char *
 static void test_refuses_other_pipelines(void **state)
 {
     (void)state;
-    expect_change_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer NFC is not supported");
+    expect_change_refused("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}",
+                          "normalizer NFC is not supported");
     expect_change_refused("\"padding\": null", "\"padding\": {}", "padding is not supported");
     expect_change_refused("\"truncation\": null", "\"truncation\": {}", "truncation is not supported");
-    expect_change_refused("\"type\": \"Sequence\"", "\"type\": \"Whitespace\"", "pre_tokenizer Whitespace is not supported");
+    expect_change_refused("\"type\": \"Sequence\"", "\"type\": \"Whitespace\"",
+                          "pre_tokenizer Whitespace is not supported");
     expect_change_refused("\"use_regex\": false", "\"use_regex\": true", "expected Llama 3's: a Sequence");
-    expect_change_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true", "expected Llama 3's: a Sequence");
+    expect_change_refused("\"add_prefix_space\": false", "\"add_prefix_space\": true",
+                          "expected Llama 3's: a Sequence");
     expect_change_refused("{1,3}", "", "pre_tokenizer splits by");
     expect_change_refused("\"Isolated\"", "\"Removed\"", "behavior Isolated");
     expect_change_refused("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\"",
@@ -525,7 +534,8 @@ static void test_refuses_other_pipelines(void **state)
     expect_change_refused("\"type\": \"BPE\"", "\"type\": \"Unigram\"", "model Unigram is not supported");
     expect_change_refused("\"dropout\": null", "\"dropout\": 0.1", "model.dropout");
     expect_change_refused("\"byte_fallback\": false", "\"byte_fallback\": true", "model.byte_fallback");
-    expect_change_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"", "model.end_of_word_suffix");
+    expect_change_refused("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
+                          "model.end_of_word_suffix");
     expect_change_refused("\"continuing_subword_prefix\": null", "\"continuing_subword_prefix\": \"##\"",
                           "model.continuing_subword_prefix");
     expect_change_refused("\"lstrip\": false", "\"lstrip\": true", "has lstrip, which is not supported");
@@ -540,9 +550,11 @@ static void test_refuses_damage(void **state)
     expect_change_refused("\"a\": ", "\"a\": 0, \"zz\": ", "has id 0, which another token has too");
     expect_change_refused("\"a\": ", "\"a a\": ", "is not written in the byte alphabet");
     expect_change_refused("\"a\": ", "\"\xe2\x82\xac\": ", "is not written in the byte alphabet");
-    expect_change_refused("\"\xc4\x80\": ", "\"zzz\": ", "byte 0 has no token");     /* U+0100 stands for NUL */
-    expect_change_refused("\"merges\": [", "\"merges\": [[\"a\", \"q\"], ", "model.merges[0] is not a pair of tokens");
-    expect_change_refused("\"merges\": [", "\"merges\": [\"ab\", ", "model.merges[0] is not a pair of tokens");
+    expect_change_refused("\"\xc4\x80\": ", "\"zzz\": ", "byte 0 has no token"); /* U+0100 stands for NUL */
+    expect_change_refused("\"merges\": [", "\"merges\": [[\"a\", \"q\"], ",
+                          "model.merges[0] is not a pair of tokens");
+    expect_change_refused("\"merges\": [", "\"merges\": [\"ab\", ",
+                          "model.merges[0] is not a pair of tokens");
     expect_change_refused("\"merges\": [", "\"merges\": [3, ", "model.merges[0]");
     expect_change_refused("\"id\": 563", "\"id\": 564", "both have id 564");
     expect_change_refused("\"id\": 563", "\"id\": 99999999", "added_tokens has no id");
