@@ -2,22 +2,28 @@
 """Writes tests/fixtures/tokenizer: small tokenizers made by the tokenizers library, and the ids and words that the
 tokenizers and tiktoken libraries find in nasty strings.
 
-    python3 scripts/make_tokenizer_fixtures.py      (needs: pip install tokenizers tiktoken)
+    python3 scripts/make_tokenizer_fixtures.py      (needs: pip install tokenizers tiktoken; make)
 
     pairs.json      tokenizer.json in Llama 3's form, merges as ["a", "b"], ignore_merges true
     strings.json    the same with merges as "a b" and ignore_merges false
     ranks.tiktoken  a tiktoken rank file of the same tokens in the order of their merges
-    cases.json      a list of {text (hex), words (bytes of each), pairs, special, strings, tiktoken (ids)}
+    learned.txt     a text, and
+    learned.json    what ./train tokenize learns from it: the library must read it and find the same ids
+    cases.json      a list of {text (hex), words (bytes of each), pairs, special, strings, tiktoken, learned (ids)}
 """
 import base64
 import json
 import pathlib
 import random
+import shutil
+import subprocess
+import tempfile
 
 import tiktoken
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-OUT = pathlib.Path(__file__).parent.parent / "tests/fixtures/tokenizer"
+ROOT = pathlib.Path(__file__).parent.parent
+OUT = ROOT / "tests/fixtures/tokenizer"
 PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
            r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|end|>"]
@@ -67,6 +73,14 @@ def train():
     return tokenizer
 
 
+def learn():
+    (OUT / "learned.txt").write_text(TEXT, encoding="utf-8", newline="")
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([ROOT / "train", "tokenize", OUT / "learned.txt", "--tokenizer=train:340", "--val-fraction=0",
+                        f"--out={folder}"], check=True)
+        shutil.copy(f"{folder}/tokenizer.json", OUT / "learned.json")
+
+
 def alphabet():
     """Byte of each symbol of the printable alphabet."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -99,7 +113,10 @@ def main():
     reference = tiktoken.Encoding("fixture", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={
         "<|begin_of_text|>": len(ranks), "<|end_of_text|>": len(ranks) + 1})
 
-    hf = {name: Tokenizer.from_file(str(OUT / f"{name}.json")) for name in ("pairs", "strings")}
+    learn()
+    hf = {name: Tokenizer.from_file(str(OUT / f"{name}.json")) for name in ("pairs", "strings", "learned")}
+    hello = hf["learned"].encode("Hello")       # begins as documents do, and comes back
+    assert hello.tokens[0] == SPECIALS[0] and hf["learned"].decode(hello.ids) == "Hello"
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
     found = []
     for text in cases():

@@ -122,7 +122,7 @@ static void test_ids_as_the_libraries_find(void **state)
 {
     (void)state;
     Tokenizer *pairs = load(FIXTURES "pairs.json"), *strings = load(FIXTURES "strings.json");
-    Tokenizer *ranks = load(FIXTURES "ranks.tiktoken");
+    Tokenizer *ranks = load(FIXTURES "ranks.tiktoken"), *learned = load(FIXTURES "learned.json");
     cJSON     *cases = load_cases(), *item;
     int        changed = 0;
     cJSON_ArrayForEach(item, cases) {
@@ -130,6 +130,7 @@ static void test_ids_as_the_libraries_find(void **state)
         expect_ids(pairs, item, "special", true);
         expect_ids(strings, item, "strings", false);
         expect_ids(ranks, item, "tiktoken", false);
+        expect_ids(learned, item, "learned", false);
         changed +=
             !cJSON_Compare(cJSON_GetObjectItem(item, "pairs"), cJSON_GetObjectItem(item, "strings"), true);
     }
@@ -147,6 +148,7 @@ static void test_ids_as_the_libraries_find(void **state)
     tokenizer_free(pairs);
     tokenizer_free(strings);
     tokenizer_free(ranks);
+    tokenizer_free(learned);
 }
 
 /* ---- any bytes ------------------------------------------------------------------------------------ */
@@ -446,6 +448,28 @@ static void test_learning_ends_with_the_text(void **state)
     tokenizer_free(learned);
 }
 
+/* The file that the library has read, byte for byte. */
+static void test_learns_the_file_that_was_verified(void **state)
+{
+    (void)state;
+    size_t     length, saved_length, expected_length;
+    char      *dir  = temporary_make(), *path = files_join(dir, "learned.json");
+    char      *text = read_text(FIXTURES "learned.txt", &length);
+    Errors     errors  = { 0 };
+    TextSpan   span    = { text, length };
+    Tokenizer *learned = tokenizer_train(&span, 1, 340, &errors);
+    assert_true(tokenizer_save(learned, path, &errors));
+    char *saved = read_text(path, &saved_length), *expected = read_text(FIXTURES "learned.json", &expected_length);
+    assert_int_equal(saved_length, expected_length);
+    assert_memory_equal(saved, expected, saved_length);
+    free(saved);
+    free(expected);
+    free(text);
+    free(path);
+    tokenizer_free(learned);
+    temporary_remove(dir);
+}
+
 static void test_saved_and_loaded_is_the_same(void **state)
 {
     (void)state;
@@ -598,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_safe_cuts),
         cmocka_unit_test(test_learns_by_the_definition),
         cmocka_unit_test(test_learning_ends_with_the_text),
+        cmocka_unit_test(test_learns_the_file_that_was_verified),
         cmocka_unit_test(test_saved_and_loaded_is_the_same),
         cmocka_unit_test(test_refuses_other_pipelines),
         cmocka_unit_test(test_refuses_damage),
