@@ -1,5 +1,6 @@
 /* Token files, mapped read-only: llm.c uint16 (v1) and uint32 (v7), raw uint16/uint32, Megatron .bin/.idx.
- * docs/FORMATS.md has the layouts. Every count and offset is 64-bit. */
+ * docs/FORMATS.md has the layouts. Every count and offset is 64-bit. Files must not shrink while they are
+ * open. */
 #pragma once
 #include "model/errors.h"
 #include <stdbool.h>

@@ -4,12 +4,14 @@ files) on files of your own, and their speed on one thread.
 
     python3 scripts/verify_tokenizer.py TOKENIZER FILE... [--document-separator=blank]
 
-Needs: pip install tokenizers (or tiktoken) numpy, and ./train built. Exit code 1 when an id differs. The time of
-./train is that of the whole command, reading and writing files included; the library's is for encoding alone.
+Needs: pip install tokenizers (or tiktoken) numpy, and ./train built. Exit code 1 when an id differs. One thread's
+speeds are by processor time, so that a busy machine does not matter; for ./train it is that of the whole command,
+reading and writing files included, for the library that of encoding alone.
 """
 import argparse
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -24,14 +26,15 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 
 
 def here(tokenizer, path, separator, threads):
-    """Ids by ./train tokenize, and seconds."""
+    """Ids by ./train tokenize, its processor time and its time, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         command = [ROOT / "train", "tokenize", path, f"--tokenizer={tokenizer}", f"--document-separator={separator}",
                    "--val-fraction=0", "--bos=false", "--format=text", f"--out={folder}"]
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": threads})
-        seconds = time.perf_counter() - begun
-        return numpy.fromfile(f"{folder}/train.bin", dtype="<u4", offset=1024), seconds
+        seconds, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return numpy.fromfile(f"{folder}/train.bin", dtype="<u4", offset=1024), used, seconds
 
 
 def documents(text, separator):
@@ -50,21 +53,21 @@ def documents(text, separator):
 
 
 def library(tokenizer, texts):
-    """Ids by the library, and seconds."""
+    """Ids by the library, and its processor time in seconds."""
     if str(tokenizer).endswith(".json"):
         import tokenizers
         reference = tokenizers.Tokenizer.from_file(str(tokenizer))
         reference.encode_special_tokens = True      # names of specials in the text are text
-        begun = time.perf_counter()
+        begun = time.process_time()
         ids = [e.ids for e in reference.encode_batch_fast(texts, add_special_tokens=False)]
     else:
         import tiktoken
         from tiktoken.load import load_tiktoken_bpe
         reference = tiktoken.Encoding("llama3", pat_str=LLAMA3, mergeable_ranks=load_tiktoken_bpe(str(tokenizer)),
                                       special_tokens={})
-        begun = time.perf_counter()
+        begun = time.process_time()
         ids = [reference.encode_ordinary(t) for t in texts]
-    seconds = time.perf_counter() - begun
+    seconds = time.process_time() - begun
     return numpy.concatenate([numpy.array(i, dtype="<u4") for i in ids]), seconds
 
 
@@ -77,15 +80,15 @@ def main():
     differ = False
     for path in options.files:
         megabytes = path.stat().st_size / 1e6
-        ids, seconds = here(options.tokenizer, path, options.document_separator, "1")
-        all_ids, all_seconds = here(options.tokenizer, path, options.document_separator, str(os.cpu_count()))
+        ids, used, _ = here(options.tokenizer, path, options.document_separator, "1")
+        all_ids, _, seconds = here(options.tokenizer, path, options.document_separator, str(os.cpu_count()))
         text = path.read_bytes().decode()
-        expected, library_seconds = library(options.tokenizer, documents(text, options.document_separator))
+        expected, library_used = library(options.tokenizer, documents(text, options.document_separator))
         same = numpy.array_equal(ids, expected) and numpy.array_equal(all_ids, expected)
         differ |= not same
         print(f"{path}: {megabytes:.1f} MB, {len(expected):,} ids, {'the same' if same else 'NOT THE SAME'}; one thread "
-              f"{megabytes / seconds:.1f} MB/s, {os.cpu_count()} threads {megabytes / all_seconds:.1f} MB/s, library "
-              f"(one thread) {megabytes / library_seconds:.1f} MB/s")
+              f"{megabytes / used:.1f} MB/s, {os.cpu_count()} threads {megabytes / seconds:.1f} MB/s, library "
+              f"(one thread) {megabytes / library_used:.1f} MB/s")
         if not same:
             shared = min(len(ids), len(expected))
             first = numpy.append(numpy.flatnonzero(ids[:shared] != expected[:shared]), shared)[0]

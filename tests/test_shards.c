@@ -49,8 +49,10 @@ static const char *put(const char *name, const void *head, size_t head_bytes, co
     const char *path = in_dir(name);
     FILE       *file = fopen(path, "wb");
     assert_non_null(file);
-    assert_true(head_bytes == 0 || fwrite(head, head_bytes, 1, file) == 1);
-    assert_true(body_bytes == 0 || fwrite(body, body_bytes, 1, file) == 1);
+    if (head)
+        assert_int_equal(fwrite(head, 1, head_bytes, file), head_bytes);
+    if (body)
+        assert_int_equal(fwrite(body, 1, body_bytes, file), body_bytes);
     fclose(file);
     return path;
 }
