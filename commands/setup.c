@@ -72,6 +72,13 @@ bool setup_data(Setup *setup, Errors *errors)
     else setup->train_set = shards_open(c->data.train, (ShardDtype)c->data.dtype, c->model.vocab, errors);
     if (!*c->data.val && c->val.every) fprintf(stderr, "note: data.val is empty, so nothing is validated\n");
     if (*c->data.val) setup->val_set = shards_open(c->data.val, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    const ShardSet *sets[] = {setup->train_set, setup->val_set};
+    for (int i = 0; i < 2; i++)
+        if (setup->tokenizer && sets[i] && sets[i]->fingerprint &&
+            sets[i]->fingerprint != tokenizer_fingerprint(setup->tokenizer))
+            errors_add(errors, "%s: these tokens were made with another tokenizer than data.tokenizer = %s; tokenize the "
+                       "text again, or name the tokenizer.json beside the shards", i ? c->data.val : c->data.train,
+                       c->data.tokenizer);
     if (setup->train_set && options.boundary < 0) options.boundary = setup->train_set->boundary;
     if (setup->train_set) setup->train = loader_create(setup->train_set, &options, errors);
     if (setup->val_set) {
