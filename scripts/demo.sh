@@ -24,7 +24,8 @@ if command -v xz >/dev/null; then
 fi
 
 step "2/5 a tokenizer and token shards"
-./train tokenize $work/train.txt --val-file=$work/held_out.txt --document-separator=blank --tokenizer=train:2048 \
+# More tokens than the corpus has use for: learning stops where no pair occurs twice, at about a word a token.
+./train tokenize $work/train.txt --val-file=$work/held_out.txt --document-separator=blank --tokenizer=train:4096 \
     --out=$work --overwrite=true
 
 step "3/5 training"
