@@ -1,5 +1,6 @@
 /* coda.c: trains LLaMA-3 models. This file is the command line and the training loop; model/llama.c is one step. */
 #include "commands/arguments.h"
+#include "commands/choices.h"
 #include "commands/commands.h"
 #include "commands/dry_run.h"
 #include "commands/setup.h"
@@ -8,6 +9,7 @@
 #include "model/checkpoint.h"
 #include "model/files.h"
 #include "model/generate.h"
+#include "model/peak.h"
 #include "model/progress.h"
 #include "model/random.h"
 #include "model/report.h"
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 enum { EXIT_DONE = 0, EXIT_RUNTIME = 1, EXIT_USAGE = 2, EXIT_NONFINITE = 3 };
+enum { STEPS_BETWEEN_MEMORY = 50 };
 enum { MOST_SKIPS_IN_A_ROW = 10 };  /* of updates with non-finite gradients, before the run is given up */
 
 /* Everything that one training run holds. */
@@ -35,6 +38,7 @@ typedef struct Training {
     double          started;        /* seconds, monotonic */
     double          elapsed_before; /* seconds of training in earlier parts of the run */
     int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
+    int64_t         memory_used;    /* bytes; asked for now and then, because a GPU's driver answers slowly */
 } Training;
 
 static double now(void)
@@ -115,6 +119,7 @@ static bool save(Training *t)
     Errors errors = {0};
     if (t->checkpoint_step == t->state.step) return true;
     t->state.elapsed_seconds = t->elapsed_before + now() - t->started;
+    choices_record(&t->state, &t->setup.backend);   /* tuning ends with the first steps */
     bool ok = checkpoint_save(c->run.dir, t->model, &t->state, &errors) &&
               checkpoint_prune(c->run.dir, c->checkpoint.keep_last, c->checkpoint.keep_every, &errors);
     for (int i = 0; i < errors.count; i++) {
@@ -188,11 +193,14 @@ static bool train_step(Training *t, LogStep *record)
     t->state.adam_step += !stats.skipped;
     t->state.skipped += stats.skipped;
     keep_cursor(t);
+    if (t->memory_used == 0 || t->state.step % STEPS_BETWEEN_MEMORY == 0)
+        t->memory_used = (int64_t)backend_memory_used(&t->setup.backend);
     double seconds = now() - begin;
+    double flops = llama_flops_per_token(&t->model->shape) * (double)c->train.tokens_per_step / seconds;
     *record = (LogStep){
         .step = t->state.step, .tokens = t->state.tokens, .loss = stats.loss, .grad_norm = stats.grad_norm, .lr = hyper.lr,
-        .step_ms = seconds * 1e3, .tok_per_s = (double)c->train.tokens_per_step / seconds, .mfu = NAN,
-        .mem_bytes = (int64_t)backend_memory_used(&t->setup.backend), .skipped = stats.skipped,
+        .step_ms = seconds * 1e3, .tok_per_s = (double)c->train.tokens_per_step / seconds, .mfu = flops / peak_bf16_flops(t->setup.backend.hardware),
+        .mem_bytes = t->memory_used, .skipped = stats.skipped,
         .clamped_rows = stats.clamped_rows,
     };
     return true;
@@ -218,7 +226,9 @@ static int train_loop(Training *t)
     int skips = 0;
     while (t->state.step < c->train.steps && !signals_caught()) {
         LogStep record;
+        if (t->state.step == c->profile.start) backend_profiler(&t->setup.backend, true);
         if (!train_step(t, &record)) break;
+        if (t->state.step == c->profile.end) backend_profiler(&t->setup.backend, false);
         log_step(t->log, &record);
         progress_step(&t->progress, &record);
         if (!isfinite(record.loss)) {
@@ -264,7 +274,6 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     const Config *c = t->setup.config;
     if (!resume) {
         t->state = (CheckpointState){.seed = (uint64_t)c->run.seed, .best_val_loss = NAN};
-        snprintf(t->state.backend, sizeof t->state.backend, "%s", t->setup.backend.ops->name);
         keep_cursor(t);
         fprintf(stderr, "initialised: random, seed %lld\n", (long long)c->run.seed);
         if (llama_init(t->model, c)) return true;
@@ -281,31 +290,11 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     }
     int loaded = checkpoint_load(dir, t->model, &t->state, errors);
     if (loaded >= 0) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
-    if (loaded >= 0 && strcmp(t->state.backend, t->setup.backend.ops->name))
-        fprintf(stderr, "note: the checkpoint was written on %s, so this continuation is not bitwise the same\n",
-                t->state.backend);
+    if (loaded >= 0) choices_restore(&t->state, &t->setup.backend);
     free(dir);
     t->elapsed_before = t->state.elapsed_seconds;
     t->checkpoint_step = t->state.step;
     return loaded >= 0 && loader_seek(t->setup.train, (LoaderCursor){t->state.cursor[0], t->state.cursor[1]}, errors);
-}
-
-static void record_choices(Training *t)
-{
-    const Backend *backend = &t->setup.backend;
-    CheckpointState kept = t->state;        /* all but the choices of an earlier part of the run */
-    kept.choices = NULL, kept.choice_count = 0;
-    checkpoint_state_free(&t->state);
-    t->state = kept;
-    for (int op = 0; op < OP_COUNT; op++) {
-        char text[160];
-        snprintf(text, sizeof text, "%s=%s", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
-        checkpoint_add_choice(&t->state, text);
-    }
-    snprintf(t->state.backend, sizeof t->state.backend, "%s", backend->ops->name);
-    snprintf(t->state.precision, sizeof t->state.precision, "%s", backend->act == DTYPE_F32 ? "fp32" : "bf16");
-    snprintf(t->state.device, sizeof t->state.device, "%s", backend->hardware);
-    snprintf(t->state.libraries, sizeof t->state.libraries, "%s", backend->libraries);
 }
 
 static void write_header(Training *t, const char *config_json, bool resume)
@@ -377,7 +366,7 @@ static int train(Training *t, bool resume)
     if (!run_open(c->run.dir, resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, config_json, &errors) ||
         !(t->log = log_open(c->run.dir, resume ? t->state.step : -1, &errors)))
         return free(config_json), fail(t, &errors, EXIT_RUNTIME);
-    record_choices(t);
+    choices_record(&t->state, &setup->backend);
     write_header(t, config_json, resume);
     free(config_json);
 

@@ -26,6 +26,14 @@ static bool open_cuda(Backend *backend, const BackendOptions *options, Errors *e
         .cache_dir = options->cache_dir,
         .workspace_limit = options->workspace_bytes,
     };
+    static const CudaFusion modes[] = {
+        [FUSION_AUTO] = CUDA_FUSION_AUTO, [FUSION_ON] = CUDA_FUSION_ON, [FUSION_OFF] = CUDA_FUSION_OFF};
+    static const CudaFusionKey keys[FUSE_COUNT] = {
+        [FUSE_QKV] = CUDA_FUSE_QKV, [FUSE_OUT] = CUDA_FUSE_OUT, [FUSE_GATE_UP] = CUDA_FUSE_GATE_UP,
+        [FUSE_DOWN] = CUDA_FUSE_DOWN, [FUSE_HEAD] = CUDA_FUSE_HEAD, [FUSE_HEAD_DX] = CUDA_FUSE_HEAD_DX,
+        [FUSE_DOWN_DX] = CUDA_FUSE_DOWN_DX, [FUSE_GATE_UP_DX] = CUDA_FUSE_GATE_UP_DX,
+        [FUSE_QKV_DX] = CUDA_FUSE_QKV_DX, [FUSE_DW] = CUDA_FUSE_DW};
+    for (int key = 0; key < FUSE_COUNT; key++) cuda.fusion[keys[key]] = modes[options->fusion[key]];
     backend->ctx.backend = options->plan_only ? cuda_backend_describe(&cuda, errors) : cuda_backend_open(&cuda, errors);
     if (!backend->ctx.backend) return false;
     backend->ops = &cuda_ops;
@@ -36,6 +44,7 @@ static bool open_cuda(Backend *backend, const BackendOptions *options, Errors *e
     backend->ctx.stream = cuda_backend_stream(backend->ctx.backend);
     cuda_backend_memory(&used, &backend->memory_total);
     snprintf(backend->libraries, sizeof backend->libraries, "%s", cuda_backend_versions(backend->ctx.backend));
+    snprintf(backend->hardware, sizeof backend->hardware, "%s", cuda_backend_gpu(backend->ctx.backend));
     return true;
 }
 #endif
@@ -83,4 +92,49 @@ size_t backend_memory_used(const Backend *backend)
 #endif
     (void)backend;
     return (size_t)machine_resident();
+}
+
+char *backend_choices(const Backend *backend)
+{
+#ifdef WITH_CUDA
+    if (backend->device == &cuda_device) return cuda_backend_choices(backend->ctx.backend);
+#endif
+    (void)backend;
+    return NULL;
+}
+
+bool backend_restore_choices(Backend *backend, const char *choices, Errors *errors)
+{
+#ifdef WITH_CUDA
+    if (backend->device == &cuda_device) return cuda_backend_restore(backend->ctx.backend, choices, errors);
+#endif
+    (void)backend, (void)choices, (void)errors;
+    return true;
+}
+
+void backend_profiler(const Backend *backend, bool on)
+{
+#ifdef WITH_CUDA
+    if (backend->device == &cuda_device) cuda_profiler(on);
+#endif
+    (void)backend, (void)on;
+}
+
+bool backend_time_ops(Backend *backend)
+{
+#ifdef WITH_CUDA
+    if (backend->device == &cuda_device) return cuda_backend_time_ops(backend->ctx.backend), true;
+#endif
+    (void)backend;
+    return false;
+}
+
+double backend_op_ms(Backend *backend, OpId op, int *calls)
+{
+#ifdef WITH_CUDA
+    if (backend->device == &cuda_device) return cuda_backend_op_ms(backend->ctx.backend, op, calls);
+#endif
+    (void)backend, (void)op;
+    *calls = 0;
+    return 0;
 }

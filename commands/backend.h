@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "model/config.h"
 #include "model/errors.h"
 
 typedef enum BackendWish { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA } BackendWish;
@@ -13,6 +14,7 @@ typedef struct BackendOptions {
     bool        cudnn;              /* attention by cuDNN, else the reference kernels */
     bool        deterministic;
     size_t      workspace_bytes;    /* limit for library workspaces on a GPU */
+    const int64_t *fusion;          /* [FUSE_COUNT] FusionMode by FusionKey */
     const char *cache_dir;          /* measured kernel choices are kept here; NULL = measure at each start */
 } BackendOptions;
 
@@ -30,5 +32,16 @@ typedef struct Backend {
 /* False with an error added when the wish cannot be met. */
 bool backend_open(Backend *backend, const BackendOptions *options, Errors *errors);
 void backend_close(Backend *backend);
+/* What the libraries' tuning chose so far, one a line, for the checkpoint; NULL where nothing is tuned. Caller frees. */
+char *backend_choices(const Backend *backend);
+/* Uses such lines instead of measuring anew; before the first op. False with an error added when they do not fit here:
+ * the run continues all the same, but not bitwise. */
+bool backend_restore_choices(Backend *backend, const char *choices, Errors *errors);
+/* Begins or ends the capture range of a profiler; nothing on the CPU. */
+void backend_profiler(const Backend *backend, bool on);
+/* From here on ops are timed one by one, where the backend can; false where it cannot. */
+bool backend_time_ops(Backend *backend);
+/* Milliseconds and number of calls of op since then. */
+double backend_op_ms(Backend *backend, OpId op, int *calls);
 /* Memory in use on the device (resident memory on the CPU), bytes. */
 size_t backend_memory_used(const Backend *backend);

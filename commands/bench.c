@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+enum { OP_TIMING_STEPS = 5 };
+
 static double now_ms(void)
 {
     struct timespec t;
@@ -44,6 +46,23 @@ static void step(Llama *model, const Batch *batch, const Config *c)
     llama_update(model, &hyper);
 }
 
+/* One step op by op, slower than a whole step since nothing overlaps: where the time goes. */
+static void print_op_times(Llama *model, const Batch *batch, const Config *c, Backend *backend)
+{
+    if (!backend_time_ops(backend)) {
+        fprintf(stderr, "no times of single ops on this device\n");
+        return;
+    }
+    llama_record_steps(model, false);
+    for (int i = 0; i < OP_TIMING_STEPS; i++) step(model, batch, c);
+    fprintf(stderr, "  %-16s %8s %12s\n", "op", "calls", "ms a step");
+    for (int op = 0; op < OP_COUNT; op++) {
+        int calls;
+        double ms = backend_op_ms(backend, (OpId)op, &calls);
+        if (calls) fprintf(stderr, "  %-16s %8d %12.4f\n", op_name((OpId)op), calls / OP_TIMING_STEPS, ms / OP_TIMING_STEPS);
+    }
+}
+
 int bench_command(int argc, char **argv)
 {
     Errors errors = {0};
@@ -61,7 +80,7 @@ int bench_command(int argc, char **argv)
     if (!ok || !setup_backend(&setup, false, &errors)) return setup_failed(&setup, &errors, 2);
 
     const Config *c = setup.config;
-    const Backend *backend = &setup.backend;
+    Backend *backend = &setup.backend;
     Batch batch = {0};
     Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0, &errors);
     double *ms = malloc((size_t)steps * sizeof *ms);
@@ -81,11 +100,15 @@ int bench_command(int argc, char **argv)
     qsort(ms, (size_t)steps, sizeof *ms, by_value);
     double median = ms[steps / 2], p90 = ms[(steps * 9) / 10 < steps ? (steps * 9) / 10 : steps - 1];
     double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
-    if (table) print_choices(backend, stderr);
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":%.4f,"
            "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%ld}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3, flops / median * 1e-9,
            model->memory_bytes, backend_memory_used(backend), steps);
+    fflush(stdout);
+    if (table) {
+        print_choices(backend, stderr);
+        print_op_times(model, &batch, c, backend);
+    }
     free(ms);
     batch_free(&batch);
     llama_destroy(model);

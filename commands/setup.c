@@ -92,6 +92,10 @@ bool setup_data(Setup *setup, Errors *errors)
 bool setup_backend(Setup *setup, bool plan_only, Errors *errors)
 {
     const Config *c = setup->config;
+    const char *home = getenv("HOME"), *cache_home = getenv("XDG_CACHE_HOME");
+    char cache[CONFIG_STRING];  /* tuning takes a minute: it is kept where the user's other caches are */
+    if (cache_home && *cache_home) snprintf(cache, sizeof cache, "%s/coda", cache_home);
+    else snprintf(cache, sizeof cache, "%s/.cache/coda", home && *home ? home : ".");
     BackendOptions options = {
         .wish = c->run.device == DEVICE_CPU ? BACKEND_CPU : c->run.device == DEVICE_CUDA ? BACKEND_CUDA : BACKEND_AUTO,
         .threads = (int)c->run.threads,
@@ -99,6 +103,8 @@ bool setup_backend(Setup *setup, bool plan_only, Errors *errors)
         .cudnn = c->train.attention == ATTENTION_CUDNN,
         .deterministic = c->train.deterministic,
         .workspace_bytes = (size_t)c->train.workspace_mib << 20,
+        .fusion = c->fusion.mode,
+        .cache_dir = cache,
     };
     return backend_open(&setup->backend, &options, errors);
 }

@@ -344,11 +344,20 @@ static void weight_pass(Llama *model)
     for (int i = 0; i < model->weight_count; i++) op->adamw(ctx, &model->weights[i], b->hyper, b->stats);
 }
 
+void llama_record_steps(Llama *model, bool record)
+{
+    model->buffers->issue_directly = !record;
+}
+
 /* Runs work: directly the first time (libraries make their plans then), recorded the second time where the
  * device can, and from the recording after that. */
 static void run_recorded(Llama *model, void (*work)(Llama *), Graph **graph, int *runs)
 {
     void *stream = model->ctx.stream;
+    if (model->buffers->issue_directly) {
+        work(model);
+        return;
+    }
     if (!*graph && *runs > 0 && model->device->capture_begin(stream)) {
         work(model);
         *graph = model->device->capture_end(stream);

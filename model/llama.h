@@ -74,6 +74,9 @@ bool llama_init(Llama *model, const Config *config);
 /* Working copies from the masters: after llama_init or after masters were replaced. */
 void llama_fold(Llama *model);
 
+/* Whether steps are recorded as graphs where the device can (the default). Without, each op can be timed alone. */
+void llama_record_steps(Llama *model, bool record);
+
 /* ---- one step: for each micro-batch forward + backward, then one update -------------------------- */
 
 /* Zeroes the step's statistics. */

@@ -35,6 +35,7 @@ struct LlamaBuffers {
     int        micro_runs[2][2];
     Graph     *update_graph;
     int        update_runs;
+    bool       issue_directly;  /* no recorded graphs */
     bool       document_mask, deterministic, decay_embeddings;
 };
 
