@@ -26,6 +26,8 @@ struct CudaBackend {
     FusedTable      *fused;             /* choices between library and fused kernels, one entry a shape */
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
+    bool             sm90;              /* Hopper: the fused kernels run */
+    char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */
     char             gpu[256];          /* device name */
@@ -77,6 +79,10 @@ typedef enum GemmForm {
 /* d (+ c): a and b bf16, d bf16 or f32, accumulated in f32. c has d's shape, stride and dtype, and may be d;
  * c.data NULL: nothing is added. The first call of a shape outside a capture measures and so waits. */
 void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c);
+
+/* The same for a kernel behind it that can add c itself, where measuring found that faster: then `added` is false and
+ * the product is returned, which stands in d, or in the op's scratch when c and d are the same memory. */
+Tensor gemm_add(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c, bool *added);
 
 GemmTable *gemm_table_open(CudaBackend *backend);
 void gemm_table_close(GemmTable *table);

@@ -116,12 +116,14 @@ template <class T> static __device__ __forceinline__ T block_sum(T x)
     return warp_sum(lane < warps ? part[lane] : T(0));
 }
 
+/* In every lane; all lanes of a warp ask for the same row. */
 static __device__ __forceinline__ float sum_parts(RowSums sums, int64_t row)
 {
     const float *part = sums.data + row * sums.parts;
-    float total = part[0];
-    for (int i = 1; i < sums.parts; i++) total += part[i];
-    return total;
+    if (sums.parts == 1) return part[0];
+    float total = 0;
+    for (int i = threadIdx.x % 32; i < sums.parts; i += 32) total += part[i];
+    return warp_sum(total);
 }
 
 /* r of MATH.md: 1 / sqrt(mean(x^2) + eps). */
@@ -142,6 +144,13 @@ enum { ROW_WARPS = 8, ROW_THREADS = 32 * ROW_WARPS, BATCH = 4 };    /* BATCH: ve
 
 static __device__ __forceinline__ int64_t warp_row() { return blockIdx.x * (int64_t)ROW_WARPS + threadIdx.x / 32; }
 static __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
+
+/* x as it is after being stored. */
+template <int V> static __device__ __forceinline__ void round_to_bf16(float (&x)[V])
+{
+#pragma unroll
+    for (int i = 0; i < V; i++) x[i] = __bfloat162float(__float2bfloat16(x[i]));
+}
 
 /* The vectors of a row that this lane loads together, from column c on: one every 32 V columns. */
 template <int V, int N> struct Vectors {

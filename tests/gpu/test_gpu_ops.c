@@ -122,13 +122,13 @@ static void test_residual(void)
                          last ? gamma.cpu.data : NULL);
         cuda_ops.residual(&test->gpu, OP_DOWN, out.gpu, gpu_sums(sums), last ? xg.gpu : (Tensor){0}, a.gpu, w.gpu, x.gpu,
                           last ? gamma.gpu.data : NULL);
-        check_both(test, "out", out, ONE_ROUNDING);
+        check_both(test, "out", out, TWO_ROUNDINGS);
         check_both(test, "sumsq", sums, ONE_ROUNDING);
-        if (last) check_both(test, "xg", xg, TWO_ROUNDINGS);
+        if (last) check_both(test, "xg", xg, 6e-3);
     }
     cpu_ops.residual(&test->cpu, OP_DOWN, x.cpu, cpu_sums(sums), (Tensor){0}, a.cpu, w.cpu, x.cpu, NULL);
     cuda_ops.residual(&test->gpu, OP_DOWN, x.gpu, gpu_sums(sums), (Tensor){0}, a.gpu, w.gpu, x.gpu, NULL);
-    check_both(test, "in place", x, ONE_ROUNDING);
+    check_both(test, "in place", x, TWO_ROUNDINGS);
 }
 
 static void test_gate_up(void)
@@ -192,6 +192,36 @@ static void test_products(void)
         cuda_device.wait(test->gpu.stream);
         assert_true(fabs(got - want) <= EXACT * want);
     }
+}
+
+/* Choices travel as text; a sum that is left to the kernel behind the GEMM comes out the same. */
+static void test_restored_choices(void)
+{
+    test_residual();
+    test_norm_dx();
+    char *choices = cuda_backend_choices(test->gpu.backend);
+    int marked = 0;
+    for (char *at = choices; (at = strstr(at, " + ")); marked++) at[1] = '&';
+    assert_true(marked >= 2);
+    CudaOptions options = {.deterministic = true};
+    Errors errors = {0};
+    OpContext before = test->gpu;
+    test->gpu.backend = cuda_backend_open(&options, &errors);
+    assert_non_null(test->gpu.backend);
+    test->gpu.stream = cuda_backend_stream(test->gpu.backend);
+    assert_true(cuda_backend_restore(test->gpu.backend, choices, &errors));
+    test_residual();
+    test_norm_dx();
+    char *again = cuda_backend_choices(test->gpu.backend);
+    assert_true(strstr(again, " & "));
+    assert_null(strstr(again, " + "));
+    assert_false(cuda_backend_restore(test->gpu.backend, "NT bf16 nonsense\n", &errors));
+    assert_int_equal(errors.count, 1);
+    errors_free(&errors);
+    free(choices), free(again);
+    cuda_device.wait(test->gpu.stream);
+    cuda_backend_close(test->gpu.backend);
+    test->gpu = before;
 }
 
 /* ---- head --------------------------------------------------------------------------------------------- */
@@ -464,6 +494,7 @@ static const struct { const char *name; void (*run)(void); bool cheap; } cases[]
     {"down_dx", test_down_dx, true},
     {"norm_dx", test_norm_dx, true},
     {"products", test_products, true},
+    {"restored choices", test_restored_choices, true},
     {"head", test_head, true},
     {"head forward only", test_head_forward_only, true},
     {"head extremes", test_head_extremes, false},

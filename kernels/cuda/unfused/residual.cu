@@ -1,24 +1,34 @@
-/* out = residual + a W^T with the next norm's sum of squares. The GEMM adds the residual before it rounds. */
+/* out = residual + a W^T with the next norm's sum of squares. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-/* sumsq = sum out^2;  xg = out * gamma where xg is wanted. One warp a row. */
-template <int V>
+/* sumsq = sum out^2;  xg = out * gamma where xg is wanted. SUM: out = product + residual first, otherwise out is
+ * complete already. One warp a row. */
+template <int V, bool SUM>
 __global__ void __launch_bounds__(ROW_THREADS)
-residual_sumsq(const bf16 *out, int64_t stride, int64_t rows, int64_t cols, RowSums sumsq, bf16 *xg, int64_t xg_stride,
-               const float *gamma)
+residual_sumsq(bf16 *out, int64_t stride, int64_t rows, int64_t cols, const bf16 *product, const bf16 *residual,
+               RowSums sumsq, bf16 *xg, int64_t xg_stride, const float *gamma)
 {
     int64_t row = warp_row();
     if (row >= rows) return;
     float sum = 0;
+    const bf16 *in = (SUM ? product : out) + row * stride, *beside = (SUM ? residual : out) + row * stride;
     for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
-        Vectors<V, BATCH> in(out + row * stride, c, cols);
+        Vectors<V, BATCH> x(in, c, cols), y(beside, c, SUM ? cols : 0);
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
             float v[V];
-            unpack(in.raw[u], v);
+            unpack(x.raw[u], v);
+            if (SUM) {
+                float w[V];
+                unpack(y.raw[u], w);
+#pragma unroll
+                for (int i = 0; i < V; i++) v[i] += w[i];
+                round_to_bf16(v);
+                store(out + row * stride + at, v);
+            }
 #pragma unroll
             for (int i = 0; i < V; i++) sum += v[i] * v[i];
             if (xg) {
@@ -37,10 +47,12 @@ void cuda_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Ten
                    Tensor residual, const float *gamma)
 {
     OpRange range(ctx, op);
-    gemm(ctx, op, GEMM_NT, out, a, w, residual);
-    bool wide = vectorised(out) && vectorised(xg) && ((uintptr_t)gamma & 15) == 0;
-    auto kernel = wide ? residual_sumsq<8> : residual_sumsq<1>;
+    bool added, wide = vectorised(out) && vectorised(xg) && ((uintptr_t)gamma & 15) == 0;
+    Tensor product = gemm_add(ctx, op, GEMM_NT, out, a, w, residual, &added);
+    auto kernel = wide ? (added ? residual_sumsq<8, false> : residual_sumsq<8, true>)
+                       : (added ? residual_sumsq<1, false> : residual_sumsq<1, true>);
     kernel<<<row_blocks(out.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
-        (const bf16 *)out.data, out.stride, out.rows, out.cols, sumsq, (bf16 *)xg.data, xg.stride, gamma);
+        (bf16 *)out.data, out.stride, out.rows, out.cols, (const bf16 *)product.data, (const bf16 *)residual.data,
+        sumsq, (bf16 *)xg.data, xg.stride, gamma);
     LAUNCH_CHECK(op);
 }

@@ -1,0 +1,324 @@
+/* Whole models on the GPU against the CPU: gradients, losses over many steps, logits; and that a step has the same
+ * bits each time, recorded or not.
+ *
+ * With arguments it is a tool for tests/gpu/test_against_torch.py:
+ *
+ *   test_gpu_model trace HF_DIR BATCHES OUT LR
+ *
+ * BATCHES: int32 steps, sequences, seq; then tokens and targets of each step. OUT, f32: the loss of each step at
+ * learning rate LR, and before that, at the given weights, every gradient of the first batch in Hugging Face's order of
+ * names as the tool prints them. */
+#include "tests/gpu/gpu_model.h"
+#include "data/loader.h"
+#include "model/files.h"
+#include "model/hf_config.h"
+#include "model/hf_names.h"
+#include "model/llama_buffers.h"
+#include "model/random.h"
+#include "model/weights_io.h"
+#include "tests/gradients.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+typedef struct Sizes {
+    const char *name;
+    int64_t layers, hidden, ffn, heads, kv_heads, head_dim, vocab, sequences, seq, head_chunk;
+    bool tied, documents, recompute;
+} Sizes;
+
+static const Sizes shapes[] = {
+    {"odd, tied, documents", 2, 60, 72, 3, 1, 20, 131, 3, 37, 50, true, true, true},
+    {"grouped heads, untied", 3, 128, 264, 8, 2, 16, 1000, 2, 130, 0, false, false, false},
+    {"head size 64, tied", 3, 256, 704, 4, 2, 64, 2048, 4, 128, 256, true, false, true},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static ConfigLoad *make_config(const Sizes *s)
+{
+    Errors errors = {0};
+    ConfigLoad *load = config_load(NULL, 0, NULL, &errors);
+    assert_int_equal(errors.count, 0);
+    Config *c = config_values(load);
+    c->model.layers = s->layers, c->model.hidden = s->hidden, c->model.ffn = s->ffn;
+    c->model.heads = s->heads, c->model.kv_heads = s->kv_heads, c->model.head_dim = s->head_dim;
+    c->model.vocab = s->vocab, c->model.tie_embeddings = s->tied, c->model.norm_eps = 1e-5;
+    c->model.init_std = c->model.embedding_init_std = 0.05;
+    c->train.micro_batch = s->sequences, c->train.seq_len = s->seq, c->train.head_chunk = s->head_chunk;
+    c->train.accum = 1, c->train.deterministic = true;
+    c->train.recompute = s->recompute ? RECOMPUTE_SWIGLU : RECOMPUTE_NONE;
+    c->data.document_mask = s->documents;
+    return load;
+}
+
+static bool no_capture(void *stream)
+{
+    (void)stream;
+    return false;
+}
+
+static Llama *make_model(const Config *config, const OpContext *ctx, bool recorded)
+{
+    static Device eager;
+    Errors errors = {0};
+    OpContext cpu = {.layer = -1};
+    bool gpu = ctx != NULL;
+    eager = cuda_device;
+    eager.capture_begin = no_capture;
+    Llama *model = llama_create(config, gpu ? DTYPE_BF16 : DTYPE_F32, LLAMA_TRAIN, gpu ? &cuda_ops : &cpu_ops,
+                                !gpu ? &cpu_device : recorded ? &cuda_device : &eager, gpu ? ctx : &cpu,
+                                config->train.seq_len, &errors);
+    errors_print(&errors, stderr);
+    assert_non_null(model);
+    assert_true(llama_init(model, config));
+    llama_fold(model);
+    return model;
+}
+
+/* Tokens that can be learnt: each follows from the one before, with some noise. */
+static void make_batch(Batch *batch, const Sizes *s, uint64_t key)
+{
+    int64_t T = s->sequences * s->seq, start = 0;
+    assert_true(batch_create(batch, (int)s->sequences, (int)s->seq));
+    int64_t token = (int64_t)(random_bits(key, 0) % (uint64_t)s->vocab);
+    for (int64_t i = 0; i < T; i++) {
+        batch->tokens[i] = (int32_t)token;
+        uint64_t bits = random_bits(key, (uint64_t)i + 1);
+        token = bits % 4 ? (token * 5 + 3) % s->vocab : (int64_t)(bits >> 8) % s->vocab;
+        batch->targets[i] = (int32_t)token;
+        if (i % s->seq == 0 || (s->documents && bits % 11 == 0)) start = i % s->seq;
+        batch->pos[i] = (int32_t)(i % s->seq - start);
+        batch->doc_start[i] = (int32_t)start;
+        batch->weights[i] = bits % 7 != 0;
+        batch->valid += batch->weights[i] != 0;
+    }
+}
+
+static double train_step(Llama *model, const Batch *batch, int step, float lr)
+{
+    Hyper hyper = {.lr = lr, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .clip = 1, .seed = 1,
+                   .step = (uint32_t)step, .bias1 = 1 - powf(0.9f, (float)(step + 1)),
+                   .bias2 = 1 - powf(0.95f, (float)(step + 1))};
+    llama_begin_step(model);
+    llama_micro_step(model, batch, 1.0f / (float)batch->valid, true, true);
+    return llama_update(model, &hyper).loss;
+}
+
+static float *all_masters(const Llama *model, int64_t *count)
+{
+    *count = 0;
+    for (int i = 0; i < model->weight_count; i++) *count += model->weights[i].master.rows * model->weights[i].master.cols;
+    float *all = malloc((size_t)*count * sizeof *all), *at = all;
+    for (int i = 0; i < model->weight_count; i++) {
+        model_master(model, i, at);
+        at += model->weights[i].master.rows * model->weights[i].master.cols;
+    }
+    return all;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------- */
+
+static void gradients_match_the_cpu(void **state)
+{
+    (void)state;
+    OpContext ctx = gpu_context(true);
+    for (int i = 0; i < SHAPES; i++) {
+        ConfigLoad *load = make_config(&shapes[i]);
+        Batch batch = {0};
+        make_batch(&batch, &shapes[i], 1);
+        Llama *models[] = {make_model(config_values(load), NULL, false), make_model(config_values(load), &ctx, false)};
+        for (int k = 0; k < 2; k++) {
+            llama_begin_step(models[k]);
+            llama_micro_step(models[k], &batch, 1.0f / (float)batch.valid, true, true);
+            model_finish_gradients(models[k]);
+        }
+        for (int w = 0; w < models[0]->weight_count; w++) {
+            int64_t n = models[0]->weights[w].master.rows * models[0]->weights[w].master.cols;
+            float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
+            model_gradient(models[0], w, want);
+            model_gradient(models[1], w, got);
+            double error = relative_error(got, want, n);
+            if (!(error < 3e-2)) fail_msg("%s: gradient of %s is off by %.2e", shapes[i].name, models[0]->weights[w].name, error);
+            free(want), free(got);
+        }
+        llama_destroy(models[0]), llama_destroy(models[1]);
+        batch_free(&batch);
+        config_free(load);
+    }
+    gpu_context_close(&ctx);
+}
+
+static void losses_follow_the_cpu(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    OpContext ctx = gpu_context(false);
+    const Sizes *s = &shapes[0];
+    ConfigLoad *load = make_config(s);
+    Llama *cpu = make_model(config_values(load), NULL, false), *gpu = make_model(config_values(load), &ctx, true);
+    double first = 0, last = 0;
+    for (int step = 0; step < STEPS; step++) {
+        Batch batch = {0};
+        make_batch(&batch, s, (uint64_t)(step % 3));
+        double want = train_step(cpu, &batch, step, 2e-3f), got = train_step(gpu, &batch, step, 2e-3f);
+        if (!step) first = got;
+        last = got;
+        if (!(fabs(got - want) < 0.005 * want)) fail_msg("step %d: loss %.5f, on the CPU %.5f", step, got, want);
+        batch_free(&batch);
+    }
+    assert_true(last < 0.9 * first);
+    llama_destroy(cpu), llama_destroy(gpu);
+    config_free(load);
+    gpu_context_close(&ctx);
+}
+
+static void steps_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SHAPES; i++) {
+        ConfigLoad *load = make_config(&shapes[i]);
+        float *runs[3];
+        int64_t count = 0;
+        for (int run = 0; run < 3; run++) {     /* the last one is not recorded */
+            OpContext ctx = gpu_context(true);
+            Llama *model = make_model(config_values(load), &ctx, run < 2);
+            for (int step = 0; step < 6; step++) {
+                Batch batch = {0};
+                make_batch(&batch, &shapes[i], (uint64_t)step);
+                train_step(model, &batch, step, 1e-3f);
+                batch_free(&batch);
+            }
+            runs[run] = all_masters(model, &count);
+            llama_destroy(model);
+            gpu_context_close(&ctx);
+        }
+        assert_memory_equal(runs[0], runs[1], (size_t)count * sizeof(float));
+        assert_memory_equal(runs[0], runs[2], (size_t)count * sizeof(float));
+        for (int run = 0; run < 3; run++) free(runs[run]);
+        config_free(load);
+    }
+}
+
+static void validation_and_logits_match_the_cpu(void **state)
+{
+    (void)state;
+    OpContext ctx = gpu_context(false);
+    for (int i = 0; i < SHAPES; i++) {
+        const Sizes *s = &shapes[i];
+        ConfigLoad *load = make_config(s);
+        Batch batch = {0};
+        make_batch(&batch, s, 5);
+        Llama *cpu = make_model(config_values(load), NULL, false), *gpu = make_model(config_values(load), &ctx, true);
+        int64_t T = s->sequences * s->seq;
+        float *want = malloc((size_t)T * sizeof *want), *got = malloc((size_t)T * sizeof *got);
+        llama_eval(cpu, &batch, want);
+        llama_eval(gpu, &batch, got);
+        assert_true(relative_error(got, want, T) < 1e-2);
+        /* a prompt at once, then token by token */
+        int64_t prompt = s->seq / 2;
+        for (int64_t past = 0; past < prompt + 3; past += past ? 1 : prompt) {
+            int64_t n = past ? 1 : prompt;
+            const float *theirs = llama_next_logits(cpu, batch.tokens + past, n, past);
+            const float *ours = llama_next_logits(gpu, batch.tokens + past, n, past);
+            assert_true(relative_error(ours, theirs, s->vocab) < 3e-2);
+        }
+        free(want), free(got);
+        llama_destroy(cpu), llama_destroy(gpu);
+        batch_free(&batch);
+        config_free(load);
+    }
+    gpu_context_close(&ctx);
+}
+
+/* ---- the tool ------------------------------------------------------------------------------------------------ */
+
+static void fail_on(Errors *errors)
+{
+    if (!errors->count) return;
+    errors_print(errors, stderr);
+    exit(1);
+}
+
+static int trace(const char *dir, const char *batches, const char *out, float lr)
+{
+    Errors errors = {0};
+    char path[1024];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    char *text = files_read(path, NULL, &errors);
+    ConfigLoad *load = config_load(NULL, 0, NULL, &errors);
+    fail_on(&errors);
+    Config *c = config_values(load);
+    hf_config_read(text, path, c, &errors);
+    Safetensors *weights = safetensors_open(dir, &errors);
+    fail_on(&errors);
+
+    FILE *in = fopen(batches, "rb"), *to = fopen(out, "wb");
+    int32_t head[3];
+    if (!in || !to || fread(head, sizeof *head, 3, in) != 3) return 1;
+    c->train.micro_batch = head[1], c->train.seq_len = head[2], c->train.accum = 1;
+    OpContext ctx = gpu_context(false);
+    Llama *model = llama_create(c, DTYPE_BF16, LLAMA_TRAIN, &cuda_ops, &cuda_device, &ctx, 0, &errors);
+    fail_on(&errors);
+    weights_load(model, weights, NULL, &errors);
+    fail_on(&errors);
+    for (int i = 0; i < model->weight_count; i++) {
+        Weight *w = &model->weights[i];
+        cuda_device.zero(ctx.stream, w->m.data, (size_t)(w->m.rows * w->m.cols) * dtype_bytes(w->m.dtype));
+        cuda_device.zero(ctx.stream, w->v.data, (size_t)(w->v.rows * w->v.cols) * dtype_bytes(w->v.dtype));
+    }
+    llama_fold(model);
+
+    size_t T = (size_t)head[1] * (size_t)head[2];
+    Batch batch = {0};
+    if (!batch_create(&batch, head[1], head[2])) return 1;
+    for (size_t i = 0; i < T; i++) {
+        batch.pos[i] = (int32_t)(i % (size_t)head[2]);
+        batch.doc_start[i] = 0;
+        batch.weights[i] = 1;
+    }
+    batch.valid = (int64_t)T;
+    for (int step = 0; step < head[0]; step++) {
+        if (fread(batch.tokens, sizeof(int32_t), T, in) != T || fread(batch.targets, sizeof(int32_t), T, in) != T) return 1;
+        if (!step) {
+            llama_begin_step(model);
+            llama_micro_step(model, &batch, 1.0f / (float)T, true, true);
+            model_finish_gradients(model);
+            int count;
+            HfTensor *tensors = hf_tensors(&model->shape, &count);
+            for (int i = 0; i < count; i++) {
+                const Tensor *m = &model->weights[tensors[i].weight].master;
+                float *whole = malloc((size_t)(m->rows * m->cols) * sizeof *whole);
+                model_gradient(model, tensors[i].weight, whole);
+                fwrite(whole + tensors[i].first_row * tensors[i].cols, sizeof(float),
+                       (size_t)(tensors[i].rows * tensors[i].cols), to);
+                printf("%s %lld\n", tensors[i].name, (long long)(tensors[i].rows * tensors[i].cols));
+                free(whole);
+            }
+            free(tensors);
+        }
+        float loss = (float)train_step(model, &batch, step, lr);
+        fwrite(&loss, sizeof loss, 1, to);
+    }
+    llama_destroy(model);
+    gpu_context_close(&ctx);
+    fclose(in);
+    free(text);
+    config_free(load);
+    safetensors_close(weights);
+    return fclose(to) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 6 && !strcmp(argv[1], "trace")) return trace(argv[2], argv[3], argv[4], (float)atof(argv[5]));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_match_the_cpu),
+        cmocka_unit_test(losses_follow_the_cpu),
+        cmocka_unit_test(steps_have_the_same_bits),
+        cmocka_unit_test(validation_and_logits_match_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
