@@ -1,0 +1,190 @@
+#include "kernels/cuda/fused/dispatch.h"
+#include "kernels/cuda/fused/autotune.h"
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+
+static CudaFusionKey key_of(OpId op)
+{
+    switch (op) {
+    case OP_QKV: return CUDA_FUSE_QKV;
+    case OP_OUT: return CUDA_FUSE_OUT;
+    case OP_GATE_UP: return CUDA_FUSE_GATE_UP;
+    case OP_DOWN: return CUDA_FUSE_DOWN;
+    case OP_HEAD: case OP_HEAD_EVAL: return CUDA_FUSE_HEAD;
+    case OP_HEAD_DX: return CUDA_FUSE_HEAD_DX;
+    case OP_DOWN_DX: return CUDA_FUSE_DOWN_DX;
+    case OP_GATE_UP_DX: return CUDA_FUSE_GATE_UP_DX;
+    case OP_QKV_DX: return CUDA_FUSE_QKV_DX;
+    case OP_OUT_DX: case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW: return CUDA_FUSE_DW;
+    default: return CUDA_FUSE_COUNT;
+    }
+}
+
+static CudaFusion mode_of(const OpContext *ctx, OpId op)
+{
+    CudaFusionKey key = key_of(op);
+    return key == CUDA_FUSE_COUNT ? CUDA_FUSION_OFF : backend_of(ctx)->options.fusion[key];
+}
+
+/* Plans are the same where there is no device to ask. */
+static bool hopper(const CudaBackend *b) { return b->planning || b->sm90; }
+
+int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols)
+{
+    if (mode_of(ctx, op) == CUDA_FUSION_OFF || !hopper(backend_of(ctx))) return 1;
+    switch (op) {
+    case OP_OUT: case OP_DOWN: case OP_HEAD: return fused_parts(cols);
+    case OP_DOWN_DX: return fused_parts(cols / 2);      /* cols are those of dz, the GEMM's are those of y */
+    default: return 1;
+    }
+}
+
+const char *dispatch_choice(const OpContext *ctx, OpId op)
+{
+    CudaBackend *b = backend_of(ctx);
+    CudaFusion mode = mode_of(ctx, op);
+    if (mode == CUDA_FUSION_OFF || !hopper(b)) return nullptr;
+    const FusedChoice *c = b->fused ? fused_last_choice(b->fused, op) : nullptr;
+    if (!c) return mode == CUDA_FUSION_ON ? "fused" : "fused or cublasLt: measured when the run starts";
+    if (mode == CUDA_FUSION_AUTO && !c->fused) return nullptr;
+    static const char *const tiles[TILE_COUNT] = {"128x192", "192x128", "128x128"};
+    char *text = b->choices[op];
+    snprintf(text, sizeof b->choices[op], "fused %s, cluster %d, %.2f times as fast as cublasLt and a separate kernel",
+             tiles[c->variant.tile], c->variant.cluster, c->library_us / c->fused_us);
+    return text;
+}
+
+/* ---- what the fused form takes --------------------------------------------------------------------------------- */
+
+/* Rows that the copy engine can fetch: 16-byte aligned, in BF16 (FP32 for gradients). */
+static bool suits(const OpContext *ctx, Dtype dtype, std::initializer_list<Tensor> tensors)
+{
+    if (!hopper(backend_of(ctx))) return false;
+    for (const Tensor &t : tensors)
+        if (t.data && (t.dtype != dtype || ((uintptr_t)t.data & 15) || t.stride * dtype_bytes(dtype) % 16 || t.cols % 8 ||
+                       t.rows > INT32_MAX || t.cols > INT32_MAX))
+            return false;
+    return true;
+}
+
+/* One part a column tile of the narrowest kind. */
+static bool holds(RowSums sums, int64_t cols) { return sums.parts >= (cols + 127) / 128; }
+
+static std::vector<FusedVariant> variants_of(OpId op)
+{
+    std::vector<FusedVariant> all = {
+        {TILE_128x192, 2, 16}, {TILE_128x192, 1, 16}, {TILE_192x128, 2, 16}, {TILE_192x128, 1, 16},
+        {TILE_128x192, 2, 8}, {TILE_192x128, 1, 8},
+    };
+    if (op == OP_DOWN_DX) all.push_back({TILE_128x128, 1, 16}), all.push_back({TILE_128x128, 2, 16});
+    return all;
+}
+
+/* Runs op fused or by `library`. Both take the tensor to write to: `out`, except while they are measured and out is
+ * one of the inputs. `again`: running the op twice does no harm. */
+template <class Fused, class Library>
+static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor out, bool in_place, bool again,
+                const Fused &fused, const Library &library)
+{
+    CudaFusion mode = mode_of(ctx, shape.op);
+    if (mode == CUDA_FUSION_OFF || !fits) return library(out);
+    Tensor elsewhere = out;
+    if (in_place) {
+        elsewhere.data = op_scratch(ctx);
+        again = again && op_scratch_bytes(ctx) >= (size_t)(out.rows * out.stride) * dtype_bytes(out.dtype);
+    }
+    std::function<void(const FusedCall &)> try_fused;
+    std::function<void()> try_library;
+    if (again) {
+        try_fused = [&](const FusedCall &call) { fused(call, elsewhere); };
+        try_library = [&] { library(elsewhere); };
+    }
+    FusedChoice choice = fused_choose(ctx, shape, variants_of(shape.op), try_fused, try_library);
+    if (mode == CUDA_FUSION_AUTO && !choice.fused) return library(out);
+    OpRange range(ctx, shape.op);
+    fused(FusedCall{ctx, shape.op, choice.variant}, out);
+}
+
+/* ---- the ops ------------------------------------------------------------------------------------------------------ */
+
+void dispatch_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {qkv, x, w}) && rope.head_dim % 8 == 0;
+    run(ctx, {OP_QKV, qkv.rows, qkv.cols, x.cols}, fits, qkv, false, true,
+        [&](const FusedCall &call, Tensor) { fused_qkv(call, qkv, x, w, norm, rope); },
+        [&](Tensor) { cuda_qkv(ctx, qkv, x, w, norm, rope); });
+}
+
+void dispatch_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w,
+                       Tensor residual, const float *gamma)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {out, xg, a, w, residual}) && holds(sumsq, out.cols) && ((uintptr_t)gamma & 7) == 0;
+    run(ctx, {op, out.rows, out.cols, a.cols}, fits, out, out.data == residual.data, true,
+        [&](const FusedCall &call, Tensor to) { fused_residual(call, to, sumsq, xg, a, w, residual, gamma); },
+        [&](Tensor to) { cuda_residual(ctx, op, to, sumsq, xg, a, w, residual, gamma); });
+}
+
+void dispatch_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm)
+{
+    run(ctx, {OP_GATE_UP, z.rows, z.cols, x1.cols}, suits(ctx, DTYPE_BF16, {z, y, x1, w}), z, false, true,
+        [&](const FusedCall &call, Tensor) { fused_gate_up(call, z, y, x1, w, norm); },
+        [&](Tensor) { cuda_gate_up(ctx, z, y, x1, w, norm); });
+}
+
+void dispatch_head(const OpContext *ctx, const HeadChunk *h)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {h->e, h->xg, h->table}) && holds(h->d, h->e.cols) && holds(h->q, h->e.cols);
+    run(ctx, {OP_HEAD, h->e.rows, h->e.cols, h->xg.cols}, fits, h->e, false, true,
+        [&](const FusedCall &call, Tensor) { fused_head(call, h); }, [&](Tensor) { cuda_head(ctx, h); });
+}
+
+void dispatch_head_eval(const OpContext *ctx, const HeadChunk *h)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {h->xg, h->table}) && holds(h->d, h->table.rows) && h->d.parts == h->q.parts;
+    run(ctx, {OP_HEAD_EVAL, h->xg.rows, h->table.rows, h->xg.cols}, fits, h->e, false, true,
+        [&](const FusedCall &call, Tensor) { fused_head_eval(call, h); }, [&](Tensor) { cuda_head_eval(ctx, h); });
+}
+
+void dispatch_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
+                      bool accumulate)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {dx, h->e, h->table, h->x}) && ((uintptr_t)gamma & 7) == 0;
+    run(ctx, {OP_HEAD_DX, dx.rows, dx.cols, h->e.cols}, fits, dx, false, !accumulate,
+        [&](const FusedCall &call, Tensor) { fused_head_dx(call, dx, dgamma, h, gamma, accumulate); },
+        [&](Tensor) { cuda_head_dx(ctx, dx, dgamma, h, gamma, accumulate); });
+}
+
+void dispatch_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
+{
+    bool fits = suits(ctx, DTYPE_BF16, {dz, y, dx, w, z}) && holds(zdz, w.cols);
+    run(ctx, {OP_DOWN_DX, dx.rows, w.cols, dx.cols}, fits, dz, false, true,
+        [&](const FusedCall &call, Tensor) { fused_down_dx(call, dz, y, zdz, dx, w, z, norm); },
+        [&](Tensor) { cuda_down_dx(ctx, dz, y, zdz, dx, w, z, norm); });
+}
+
+void dispatch_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
+                      RowNorm norm, RowSums zdz)
+{
+    run(ctx, {op, out.rows, out.cols, dz.cols}, suits(ctx, DTYPE_BF16, {out, dz, w, residual_grad, x}), out,
+        out.data == residual_grad.data, true,
+        [&](const FusedCall &call, Tensor to) { fused_norm_dx(call, to, dz, w, residual_grad, x, norm, zdz); },
+        [&](Tensor to) { cuda_norm_dx(ctx, op, to, dz, w, residual_grad, x, norm, zdz); });
+}
+
+void dispatch_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w)
+{
+    run(ctx, {OP_OUT_DX, d_o.rows, d_o.cols, dx1.cols}, suits(ctx, DTYPE_BF16, {d_o, dx1, w}), d_o, false, true,
+        [&](const FusedCall &call, Tensor) { fused_out_dx(call, d_o, dx1, w); },
+        [&](Tensor) { cuda_out_dx(ctx, d_o, dx1, w); });
+}
+
+void dispatch_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq)
+{
+    size_t partials = (size_t)((grad.rows + 15) / 16 * ((grad.cols + 127) / 128)) * sizeof(float);
+    bool fits = suits(ctx, DTYPE_F32, {grad}) && suits(ctx, DTYPE_BF16, {dy, a}) &&
+                (!sumsq || op_scratch_bytes(ctx) >= partials);
+    run(ctx, {op, grad.rows, grad.cols, dy.rows}, fits, grad, false, !accumulate,
+        [&](const FusedCall &call, Tensor) { fused_dw(call, grad, dy, a, accumulate, sumsq); },
+        [&](Tensor) { cuda_dw(ctx, op, grad, dy, a, accumulate, sumsq); });
+}

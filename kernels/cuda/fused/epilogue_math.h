@@ -1,0 +1,111 @@
+/* The arithmetic of every epilogue, one value at a time, for the device and for the host: tests/test_epilogues.c
+ * holds it against naive formulas without a GPU. Formulas: docs/MATH.md, sections 1 to 4. */
+#pragma once
+#include <math.h>
+
+#ifdef __CUDACC__
+#define MATH_FN static __host__ __device__ __forceinline__
+#else
+#define MATH_FN static inline
+#endif
+
+#ifdef __CUDA_ARCH__
+#define fast_exp(x) __expf(x)
+#define fast_reciprocal(x) __fdividef(1.0f, x)
+#define reciprocal_root(x) rsqrtf(x)
+#else
+#define fast_exp(x) expf(x)
+#define fast_reciprocal(x) (1.0f / (x))
+#define reciprocal_root(x) (1.0f / sqrtf(x))
+#endif
+
+/* ---- the norm ------------------------------------------------------------------------------------------- */
+
+/* r = 1 / sqrt(mean(x^2) + eps) from the sum of squares over `cols`. */
+MATH_FN float norm_rstd(float sumsq, float cols, float eps) { return reciprocal_root(sumsq / cols + eps); }
+
+/* s = r^2 sum(z dz) / d: how much of x the norm's gradient takes away. */
+MATH_FN float norm_pull(float r, float zdz, float cols) { return r * r * zdz / cols; }
+
+/* dx = residual gradient + dz W' - s x. */
+MATH_FN float norm_grad(float product, float residual_grad, float s, float x)
+{
+    return product + residual_grad - s * x;
+}
+
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------- */
+
+MATH_FN float sigmoid(float x) { return fast_reciprocal(1.0f + fast_exp(-x)); }
+
+/* y = silu(gate) up. */
+MATH_FN float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
+
+typedef struct SwigluGrad {
+    float gate, up;     /* gradients of both halves of z */
+    float y;            /* what the forward pass computed */
+} SwigluGrad;
+
+MATH_FN SwigluGrad swiglu_grad(float gate, float up, float dy)
+{
+    float sig = sigmoid(gate), silu = gate * sig;
+    SwigluGrad grad;
+    grad.gate = dy * up * (sig + silu * (1.0f - sig));
+    grad.up = dy * silu;
+    grad.y = silu * up;
+    return grad;
+}
+
+/* ---- rotary embedding --------------------------------------------------------------------------------------- */
+
+typedef struct RotatedPair { float a, b; } RotatedPair;
+
+MATH_FN RotatedPair rotate_pair(float a, float b, float cosine, float sine)
+{
+    RotatedPair out;
+    out.a = a * cosine - b * sine;
+    out.b = a * sine + b * cosine;
+    return out;
+}
+
+/* ---- the head ------------------------------------------------------------------------------------------------- */
+
+typedef struct HeadTerm { float e, q; } HeadTerm;
+
+/* One column's share: E = exp(min(logit - anchor, clamp)) and E times the exponent; both 0 where the column
+ * is the target or padding. */
+MATH_FN HeadTerm head_term(float logit, float anchor, float clamp, int counts)
+{
+    float shifted = fminf(logit - anchor, clamp);
+    HeadTerm term;
+    term.e = counts ? fast_exp(shifted) : 0.0f;
+    term.q = counts ? term.e * shifted : 0.0f;
+    return term;
+}
+
+/* u = alpha (E W) - beta W[target];  dx = u gamma - s x. */
+MATH_FN float head_pull(float product, float alpha, float beta, float target_weight)
+{
+    return alpha * product - beta * target_weight;
+}
+
+MATH_FN float head_grad(float u, float gamma, float s, float x) { return u * gamma - s * x; }
+
+/* A sum of exponentials behind its largest exponent: sum exp(x) = exp(most) * sum. Empty: sum = 0. */
+typedef struct RunningSum { float most, sum; } RunningSum;
+
+MATH_FN RunningSum running_merge(RunningSum a, RunningSum b)
+{
+    if (a.sum == 0.0f) return b;
+    if (b.sum == 0.0f) return a;
+    RunningSum out;
+    out.most = fmaxf(a.most, b.most);
+    out.sum = a.sum * fast_exp(a.most - out.most) + b.sum * fast_exp(b.most - out.most);
+    return out;
+}
+
+/* Cross entropy of a row: log(1 + sum over the others of exp(logit - the target's)). */
+MATH_FN float running_loss(RunningSum others, float target_logit)
+{
+    float delta = others.most + logf(others.sum) - target_logit;
+    return delta > 0.0f ? delta + log1pf(expf(-delta)) : log1pf(expf(delta));
+}

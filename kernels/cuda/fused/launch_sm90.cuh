@@ -1,0 +1,69 @@
+/* From tensors to a launch of mainloop_sm90.cuh. */
+#pragma once
+#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/mainloop_sm90.cuh"
+#include "kernels/cuda/fused/tensor_map.h"
+#include <algorithm>
+
+/* Chunk buffers that fit beside the stages; more than six would never be in flight. */
+template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages)
+{
+    const int left = SHARED_LIMIT - 1024 - 256 - stages * (tile_rows + tile_cols) * 128;
+    return Program::BUFFER ? std::min(6, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
+}
+
+/* D [m, n] over k, as G was compiled; a and b as they are stored. */
+template <class G>
+static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, int64_t n, int64_t k,
+                        const typename G::Program::Params &p)
+{
+    const char *op = op_name(call.op);
+    const int cluster = call.variant.cluster, blocks = backend_of(call.ctx)->multiprocessors;
+    GemmArgs g = {};
+    g.m = (int)m, g.n = (int)n, g.k_blocks = (int)((k + BLOCK_K - 1) / BLOCK_K);
+    g.cluster = cluster;
+    g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
+    g.tiles_n = (int)((n + G::BN - 1) / G::BN);
+    g.group = std::max(1, call.variant.group / cluster);
+
+    CUtensorMap map_a = tensor_map(op, a, 64, G::A_ROWS ? 64 : G::BM);
+    CUtensorMap map_b = tensor_map(op, b, 64, G::B_ROWS ? 64 : G::BN / G::B_PIECES);
+
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {(unsigned)cluster, 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(std::min(g.tiles_m * g.tiles_n, blocks / cluster) * cluster));
+    config.blockDim = dim3(GEMM_THREADS);
+    config.dynamicSmemBytes = G::SHARED;
+    config.stream = stream_of(call.ctx);
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    CUDA_CHECK(op, cudaFuncSetAttribute(gemm_sm90<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, G::SHARED));
+    CUDA_CHECK(op, cudaLaunchKernelEx(&config, gemm_sm90<G>, map_a, map_b, g, p));
+}
+
+template <class Program, bool A_ROWS, bool B_ROWS, bool TOGETHER, int BM, int BN>
+using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, TOGETHER, BM / 64 / (TOGETHER ? CONSUMERS : 1), BN, 4,
+                       buffers_beside<Program>(BM, BN, 4)>;
+
+/* The same for the tile that the call asks for. */
+template <class Program, bool A_ROWS, bool B_ROWS>
+static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m, int64_t n, int64_t k,
+                           const typename Program::Params &p)
+{
+    switch (call.variant.tile) {
+    case TILE_192x128: return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 192, 128>>(call, a, b, m, n, k, p);
+    case TILE_128x256:
+        if constexpr (Program::LONG_K)
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 128, 256>>(call, a, b, m, n, k, p);
+        [[fallthrough]];
+    case TILE_256x128:
+        if constexpr (Program::LONG_K)
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 256, 128>>(call, a, b, m, n, k, p);
+        [[fallthrough]];
+    default: return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 128, 192>>(call, a, b, m, n, k, p);
+    }
+}

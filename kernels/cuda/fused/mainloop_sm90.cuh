@@ -1,0 +1,328 @@
+/* Matrix product on Hopper whose epilogue is a program (primitives.cuh): D = epilogue(A B) in BF16, FP32 sums.
+ *
+ * One block a multiprocessor walks over tiles. Its three warpgroups:
+ *   0  moves data. Warp 0 loads operands by TMA into a ring of STAGES; warps 1 and 2 each serve one consumer:
+ *      they load what its epilogue needs into chunk buffers long before, and store what it leaves there.
+ *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its epilogue,
+ *      which then costs no time as long as it is shorter. Or together, each half the rows of one tile
+ *      ("cooperative"): the tile may have a third more columns, so that operands are read less often, but the tensor
+ *      cores wait for the epilogue: the choice for a long K.
+ *
+ * A chunk is 64 rows x Program::COLUMNS accumulator columns. A chunk buffer is filled (or just handed over, where
+ * a program loads nothing), worked on in place, and stored: `ready` and `filled` are its two barriers.
+ *
+ * Storage forms, 64 of K a stage, 128-byte swizzle, blocks of 64 rows x 128 bytes:
+ *   K contiguous          descriptor stride 1024 (next 8 rows); 16 of K are 32 bytes further on
+ *   M or N contiguous     one block a 64 columns; leading 8192 (next block), stride 1024; 16 of K are 2048 bytes on
+ *
+ * Tails need no code: TMA fills zeros where it reads outside, and stores nothing outside.
+ * In a cluster of two, which share their columns, each block loads half of B for both. */
+#pragma once
+#include "kernels/cuda/fused/primitives.cuh"
+#include "kernels/cuda/fused/wgmma_sm90.cuh"
+
+enum {
+    BLOCK_K = 64,               /* of K in one stage: 128 bytes */
+    CONSUMERS = 2,
+    GEMM_THREADS = 128 * (1 + CONSUMERS),
+    LOADER_REGISTERS = 24,      /* and the consumers what is left of 65536 */
+    CONSUMER_REGISTERS = 240,
+    BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
+    SHARED_LIMIT = 227 * 1024,
+};
+
+struct GemmArgs {
+    int m, n, k_blocks;
+    int tiles_m, tiles_n;       /* tiles_m counts clusters */
+    int group;                  /* clusters along M that are walked before the next column tile */
+    int cluster;                /* blocks a cluster: 1 or 2 along M */
+};
+
+/* ROWS64: a consumer's part of a tile has 64 * ROWS64 rows. A_ROWS, B_ROWS: the operand is stored with M (N)
+ * contiguous. */
+template <class Program_, bool A_ROWS_, bool B_ROWS_, bool TOGETHER_, int ROWS64_, int BN_, int STAGES_, int BUFFERS_>
+struct Gemm {
+    typedef Program_ Program;
+    static constexpr bool A_ROWS = A_ROWS_, B_ROWS = B_ROWS_, TOGETHER = TOGETHER_;
+    static constexpr int ROWS64 = ROWS64_, BN = BN_, STAGES = STAGES_, BUFFERS = BUFFERS_;
+    static constexpr int BM = 64 * ROWS64 * (TOGETHER ? CONSUMERS : 1);
+    static constexpr int PART = TOGETHER ? 64 * ROWS64 : 0;     /* rows from one consumer's part to the next's */
+    static constexpr int TURNS = TOGETHER ? 1 : CONSUMERS;      /* every how many tiles a consumer gets one */
+
+    static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
+    static constexpr int B_PIECES = B_ROWS ? BN / 64 : 2, B_PIECE_BYTES = B_BYTES / B_PIECES;
+    static constexpr int COLUMNS = Program::COLUMNS;
+
+    /* shared memory, from a multiple of 1024 on */
+    static constexpr int AT_B = STAGES * A_BYTES, AT_CHUNKS = AT_B + STAGES * B_BYTES;
+    static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
+    static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * BUFFERS;
+    static constexpr int SHARED = 1024 + AT_BARRIERS + 8 * BARRIERS;
+
+    static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
+    static_assert(BN % COLUMNS == 0 && BN % 64 == 0 && ROWS64 * BN <= 384, "tile");
+};
+
+/* Addresses of one block's barriers and buffers. */
+template <class G> struct Shared {
+    uint32_t base;
+
+    __device__ uint32_t a(int stage) const { return base + stage * G::A_BYTES; }
+    __device__ uint32_t b(int stage) const { return base + G::AT_B + stage * G::B_BYTES; }
+    __device__ uint32_t chunk(int consumer, int buffer) const
+    {
+        return base + G::AT_CHUNKS + (consumer * G::BUFFERS + buffer) * G::Program::BUFFER;
+    }
+    __device__ uint32_t full(int stage) const { return base + G::AT_BARRIERS + 8 * stage; }
+    __device__ uint32_t empty(int stage) const { return full(G::STAGES + stage); }
+    __device__ uint32_t ready(int consumer, int buffer) const
+    {
+        return full(2 * G::STAGES + consumer * G::BUFFERS + buffer);
+    }
+    __device__ uint32_t filled(int consumer, int buffer) const { return ready(CONSUMERS + consumer, buffer); }
+};
+
+/* A place in a ring of SLOTS and the parity of the barrier phase that belongs to this time round. */
+template <int SLOTS> struct Ring {
+    int slot = 0;
+    uint32_t parity = 0;
+
+    __device__ void next()
+    {
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+    __device__ void skip(int count)
+    {
+        slot += count;
+        parity ^= slot / SLOTS & 1;
+        slot %= SLOTS;
+    }
+};
+
+struct TilePlace {
+    int m0, n0, column;
+};
+
+/* Tile `t` of the walk: groups of rows, column by column, so that operands stay in L2. */
+template <class G> PTX TilePlace tile_place(const GemmArgs &g, int t)
+{
+    int a_group = g.group * g.tiles_n, group = t / a_group, within = t - group * a_group;
+    int first = group * g.group, height = min(g.tiles_m - first, g.group);
+    int column = within / height, cluster = first + within - column * height;
+    return TilePlace{(cluster * g.cluster + (int)cluster_rank()) * G::BM, column * G::BN, column};
+}
+
+PTX int first_tile(const GemmArgs &g) { return blockIdx.x / g.cluster; }
+PTX int tile_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
+PTX int tile_end(const GemmArgs &g) { return g.tiles_m * g.tiles_n; }
+
+/* ---- warp 0: operands ----------------------------------------------------------------------------------------- */
+
+template <class G> PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMap *b, Shared<G> s)
+{
+    Ring<G::STAGES> ring;
+    const int rank = cluster_rank();
+    for (int t = first_tile(g); t < tile_end(g); t += tile_step(g)) {
+        TilePlace tile = tile_place<G>(g, t);
+#pragma unroll 1
+        for (int block = 0; block < g.k_blocks; block++, ring.next()) {
+            const int k = block * BLOCK_K;
+            const uint32_t full = s.full(ring.slot);
+            mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
+            mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* the other block's half of B included */
+            if constexpr (G::A_ROWS) {
+#pragma unroll
+                for (int i = 0; i < G::BM / 64; i++) tma_load(s.a(ring.slot) + i * 8192, a, full, tile.m0 + i * 64, k);
+            } else {
+                tma_load(s.a(ring.slot), a, full, k, tile.m0);
+            }
+#pragma unroll
+            for (int i = 0; i < G::B_PIECES; i++) {
+                const uint32_t to = s.b(ring.slot) + i * G::B_PIECE_BYTES;
+                const int n = tile.n0 + i * (G::BN / G::B_PIECES);
+                const int col = G::B_ROWS ? n : k, row = G::B_ROWS ? k : n;
+                if (g.cluster == 1) tma_load(to, b, full, col, row);
+                else if (i % 2 == rank) tma_load_multicast(to, b, full, col, row, 3);
+            }
+        }
+    }
+}
+
+/* ---- warps 1 and 2: chunks -------------------------------------------------------------------------------------- */
+
+/* The chunks of one consumer in the order in which it works on them. */
+template <class G> struct ChunkWalk {
+    const GemmArgs &g;
+    int part, tile, row, col, row_end, col_first, col_end;
+
+    __device__ ChunkWalk(const GemmArgs &args, int consumer) : g(args), part(consumer * G::PART)
+    {
+        tile = first_tile(g) + (G::TOGETHER ? 0 : consumer * tile_step(g));
+        enter();
+    }
+    __device__ bool more() const { return tile < tile_end(g); }
+    __device__ void enter()
+    {
+        if (!more()) return;
+        TilePlace place = tile_place<G>(g, tile);
+        row = place.m0 + part, row_end = row + 64 * G::ROWS64;
+        col = col_first = place.n0, col_end = min(place.n0 + G::BN, g.n);
+    }
+    __device__ void next()
+    {
+        if ((col += G::COLUMNS) < col_end) return;
+        col = col_first;
+        if ((row += 64) < row_end) return;
+        tile += G::TURNS * tile_step(g);
+        enter();
+    }
+};
+
+template <class G> PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
+{
+    typedef typename G::Program Program;
+    ChunkWalk<G> ahead(g, consumer), done(g, consumer);
+    auto hand_over = [&](int buffer) {
+        if constexpr (Program::LOAD_BYTES > 0) {
+            mbarrier_arrive_expect(s.ready(consumer, buffer), Program::LOAD_BYTES);
+            Program::fetch(p, s.chunk(consumer, buffer), s.ready(consumer, buffer), ahead.row, ahead.col);
+        } else {
+            mbarrier_arrive(s.ready(consumer, buffer));
+        }
+        ahead.next();
+    };
+    for (int i = 0; i < G::BUFFERS && ahead.more(); i++) hand_over(i);
+    for (Ring<G::BUFFERS> ring; done.more(); done.next(), ring.next()) {
+        mbarrier_wait(s.filled(consumer, ring.slot), ring.parity);
+        Program::store(p, s.chunk(consumer, ring.slot), done.row, done.col);
+        tma_store_commit();
+        tma_store_wait_read();
+        if (ahead.more()) hand_over(ring.slot);
+    }
+}
+
+/* ---- consumers ------------------------------------------------------------------------------------------------------ */
+
+/* One stage of products into acc; the very first of a tile overwrites. */
+template <class G>
+PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t b, bool accumulate)
+{
+#pragma unroll
+    for (int k = 0; k < BLOCK_K / 16; k++) {
+        const uint64_t right = G::B_ROWS ? operand_descriptor(b + k * 2048, 8192, 1024)
+                                         : operand_descriptor(b + k * 32, 0, 1024);
+#pragma unroll
+        for (int i = 0; i < G::ROWS64; i++) {
+            const uint64_t left = G::A_ROWS ? operand_descriptor(a + i * 8192 + k * 2048, 8192, 1024)
+                                            : operand_descriptor(a + i * 8192 + k * 32, 0, 1024);
+            Wgmma<G::BN, G::A_ROWS, G::B_ROWS>::multiply(acc[i], left, right, accumulate || k > 0);
+        }
+    }
+}
+
+template <class G> PTX void release_stage(const GemmArgs &g, Shared<G> s, int stage)
+{
+    const int thread = threadIdx.x % 128;
+    if (g.cluster == 1) {
+        if (thread == 0) mbarrier_arrive(s.empty(stage));
+    } else if (thread < g.cluster) {
+        mbarrier_arrive_remote(s.empty(stage), thread);
+    }
+}
+
+template <class G> PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
+{
+    typedef typename G::Program Program;
+    Ring<G::STAGES> stage;
+    Ring<G::BUFFERS ? G::BUFFERS : 1> buffer;
+    float acc[G::ROWS64][G::BN / 2];
+    const int part = consumer * G::PART;
+    int turn = 0;
+    if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
+
+    for (int t = first_tile(g); t < tile_end(g); t += tile_step(g), turn ^= 1) {
+        if (!G::TOGETHER && turn != consumer) {
+            stage.skip(g.k_blocks);
+            continue;
+        }
+        const TilePlace tile = tile_place<G>(g, t);
+        if (!G::TOGETHER) named_barrier_sync(BARRIER_TURN + consumer, 256);
+        int previous = 0;
+        for (int k = 0; k < g.k_blocks; k++, stage.next()) {
+            mbarrier_wait(s.full(stage.slot), stage.parity);
+            wgmma_fence();
+            multiply_stage<G>(acc, s.a(stage.slot) + part * 128, s.b(stage.slot), k > 0);
+            wgmma_commit();
+            wgmma_wait<1>();    /* the stage before this one has been read */
+            if (k > 0) release_stage<G>(g, s, previous);
+            previous = stage.slot;
+        }
+        if (!G::TOGETHER) named_barrier_arrive(BARRIER_TURN + (consumer ^ 1), 256);     /* it queues behind our last product */
+        wgmma_wait<0>();
+        release_stage<G>(g, s, previous);
+
+        const int chunks = (min(G::BN, g.n - tile.n0) + G::COLUMNS - 1) / G::COLUMNS;
+#pragma unroll
+        for (int i = 0; i < G::ROWS64; i++) {
+            const Rows rows = {tile.m0 + part + i * 64 + fragment_row(), g.m};
+            Program program;
+            program.begin(p, rows);
+#pragma unroll
+            for (int c = 0; c < G::BN / G::COLUMNS; c++) {
+                if (c >= chunks) continue;
+                float(&part)[G::COLUMNS / 2] = *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
+                if constexpr (G::BUFFERS > 0) mbarrier_wait(s.ready(consumer, buffer.slot), buffer.parity);
+                program.chunk(p, part, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
+                if constexpr (G::BUFFERS > 0) {
+                    fence_for_copy_engine();
+                    __syncwarp();
+                    if (lane_of_warp() == 0) mbarrier_arrive(s.filled(consumer, buffer.slot));
+                    buffer.next();
+                }
+            }
+            program.end(p, rows, ColumnTile{tile.column, g.tiles_n});
+        }
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------------------- */
+
+template <class G>
+__global__ void __launch_bounds__(GEMM_THREADS, 1)
+gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, const GemmArgs g,
+          const __grid_constant__ typename G::Program::Params p)
+{
+    extern __shared__ uint8_t memory[];
+    const Shared<G> s = {(shared_address(memory) + 1023) & ~1023u};
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&a);
+        tensor_map_prefetch(&b);
+        for (int i = 0; i < G::STAGES; i++) {
+            mbarrier_init(s.full(i), 1);
+            mbarrier_init(s.empty(i), g.cluster * (G::TOGETHER ? CONSUMERS : 1));
+        }
+        for (int i = 0; i < CONSUMERS * G::BUFFERS; i++) {
+            mbarrier_init(s.ready(0, i), 1);
+            mbarrier_init(s.filled(0, i), 4);   /* warps of a consumer */
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (g.cluster > 1) cluster_sync();
+    wait_for_previous_kernels();
+    dependents_may_launch();
+
+    const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32;
+    if (warpgroup == 0) {
+        registers_give<LOADER_REGISTERS>();
+        if (lane_of_warp() == 0) {
+            if (warp == 0) load_operands<G>(g, &a, &b, s);
+            else if (G::BUFFERS > 0 && warp <= CONSUMERS) move_chunks<G>(g, p, s, warp - 1);
+        }
+        __syncwarp();   /* the other lanes sleep meanwhile */
+    } else {
+        registers_take<CONSUMER_REGISTERS>();
+        consume<G>(g, p, s, warpgroup - 1);
+    }
+    if (g.cluster > 1) cluster_sync();  /* no block may leave while another signals or loads into it */
+}
