@@ -59,6 +59,7 @@ bool backend_open(Backend *backend, const BackendOptions *options, Errors *error
             errors_add(errors, "run.device=cuda: %s", backend->why);
             return false;
         }
+        if (usable) snprintf(backend->why, sizeof backend->why, options->wish == BACKEND_AUTO ? "usable" : "as asked");
         return open_cuda(backend, options, errors);
     }
 #else
