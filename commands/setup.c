@@ -106,7 +106,12 @@ bool setup_backend(Setup *setup, bool plan_only, Errors *errors)
         .fusion = c->fusion.mode,
         .cache_dir = cache,
     };
-    return backend_open(&setup->backend, &options, errors);
+    if (!backend_open(&setup->backend, &options, errors)) return false;
+    bool gpu = setup->backend.ops != &cpu_ops;
+    if (gpu && c->train.precision != PRECISION_BF16)
+        errors_add(errors, "%s: the GPU kernels compute in bf16; set train.precision=bf16, or run.device=cpu for fp32",
+                   config_where(setup->load, "train.precision"));
+    return !gpu || c->train.precision == PRECISION_BF16;
 }
 
 int64_t setup_sample_context(const Config *config)
