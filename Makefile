@@ -34,7 +34,9 @@ MAKEFLAGS += --no-builtin-rules -j$(shell nproc)
 
 # ---- with CUDA or without --------------------------------------------------------------------------
 
-NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(origin NVCC),undefined)
+    NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+endif
 HAVE_DEVICE := $(shell { test -e /dev/nvidia0 || nvidia-smi -L; } >/dev/null 2>&1 && echo 1)
 
 CUDA ?= auto

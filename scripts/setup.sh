@@ -424,7 +424,6 @@ C
     {
         echo "# Written by scripts/setup.sh; make setup writes it again."
         echo "CUDA_FOUND  := 1"
-        echo "CUDA_HOME   := $home"
         echo "CUDA_CFLAGS := $cflags"
         echo "CUDA_LIBS   := $libs"
         echo "CUDNN_FOUND := $cudnn"
