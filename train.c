@@ -1,11 +1,9 @@
-/* coda.c: trains LLaMA-3 models. This file is the command line and the training loop; model/llama.c is one step. */
+/* coda.c: trains LLaMA-3 models. Here are the command line and the training loop; a step is model/llama.c. */
 #include "commands/arguments.h"
 #include "commands/choices.h"
 #include "commands/commands.h"
 #include "commands/dry_run.h"
 #include "commands/setup.h"
-#include "data/story_command.h"
-#include "data/tokenize_command.h"
 #include "model/checkpoint.h"
 #include "model/files.h"
 #include "model/generate.h"
@@ -17,6 +15,7 @@
 #include "model/schedule.h"
 #include "model/signals.h"
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -48,7 +47,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- validation and samples ------------------------------------------------------------------------------- */
+/* ---- validation and samples ------------------------------------------------------------------------- */
 
 static void validate(Training *t)
 {
@@ -66,13 +65,11 @@ static void validate(Training *t)
         tokens += (double)batch->valid, bytes += (double)batch->target_bytes;
     }
     double loss = nats / tokens, bits = bytes > 0 ? nats / M_LN2 / bytes : NAN;
+    char bits_text[64] = "";
+    if (bytes > 0) snprintf(bits_text, sizeof bits_text, " | %.4f bits per byte", bits);
     log_validation(t->log, t->state.step, loss, bits);
-    if (bytes > 0)
-        progress_line(&t->progress, "step %lld: validation loss %.4f | perplexity %.3f | %.4f bits per byte",
-                      (long long)t->state.step, loss, exp(loss), bits);
-    else
-        progress_line(&t->progress, "step %lld: validation loss %.4f | perplexity %.3f", (long long)t->state.step, loss,
-                      exp(loss));
+    progress_line(&t->progress, "step %lld: validation loss %.4f | perplexity %.3f%s",
+                  (long long)t->state.step, loss, exp(loss), bits_text);
     if (isnan(t->state.best_val_loss) || loss < t->state.best_val_loss)
         t->state.best_val_loss = loss, t->state.best_val_step = t->state.step;
 }
@@ -99,10 +96,13 @@ static void write_sample(Training *t)
     const Config *c = t->setup.config;
     Text text = {0};
     Errors errors = {0};
-    GenerateOptions options = {.prompt = c->sample.prompt, .tokens = c->sample.tokens, .temperature = c->sample.temperature,
-                               .top_p = c->sample.top_p, .top_k = c->sample.top_k,
-                               .key = random_bits((uint64_t)c->run.seed, (uint64_t)t->state.step)};
-    if (generate(t->model, c->train.seq_len, t->setup.tokenizer, &options, append_piece, &text, &errors) && text.bytes) {
+    GenerateOptions options = {
+        .prompt = c->sample.prompt, .tokens = c->sample.tokens, .temperature = c->sample.temperature,
+        .top_p = c->sample.top_p, .top_k = c->sample.top_k,
+        .key = random_bits((uint64_t)c->run.seed, (uint64_t)t->state.step)};
+    bool ok = generate(t->model, c->train.seq_len, t->setup.tokenizer, &options, append_piece, &text,
+                       &errors);
+    if (ok && text.bytes) {
         log_sample(t->log, t->state.step, c->sample.prompt, text.bytes);
         progress_line(&t->progress, "sample: %s", text.bytes);
     }
@@ -111,7 +111,7 @@ static void write_sample(Training *t)
     free(text.bytes);
 }
 
-/* ---- checkpoints --------------------------------------------------------------------------------------------- */
+/* ---- checkpoints ------------------------------------------------------------------------------------ */
 
 static bool save(Training *t)
 {
@@ -123,7 +123,8 @@ static bool save(Training *t)
     bool ok = checkpoint_save(c->run.dir, t->model, &t->state, &errors) &&
               checkpoint_prune(c->run.dir, c->checkpoint.keep_last, c->checkpoint.keep_every, &errors);
     for (int i = 0; i < errors.count; i++) {
-        progress_line(&t->progress, "error: checkpoint of step %lld: %s", (long long)t->state.step, errors.text[i]);
+        progress_line(&t->progress, "error: checkpoint of step %lld: %s", (long long)t->state.step,
+                      errors.text[i]);
         log_note(t->log, t->state.step, errors.text[i]);
     }
     if (ok) {
@@ -141,7 +142,7 @@ static void keep_cursor(Training *t)
     t->state.cursor_count = 2;
 }
 
-/* ---- one step ------------------------------------------------------------------------------------------------- */
+/* ---- one step --------------------------------------------------------------------------------------- */
 
 /* Reads the step's micro-batches; returns the rows that count, over which the loss is averaged. */
 static int64_t read_batches(Training *t)
@@ -172,7 +173,7 @@ static Hyper hyper_of_step(const Training *t)
     };
 }
 
-/* One optimiser step. Returns false when a signal came in between: the step is then as if it had not begun. */
+/* One optimiser step. False when a signal came in between: the step is then as if it had not begun. */
 static bool train_step(Training *t, LogStep *record)
 {
     const Config *c = t->setup.config;
@@ -189,36 +190,38 @@ static bool train_step(Training *t, LogStep *record)
     StepStats stats = llama_update(t->model, &hyper);
 
     t->state.step++;
-    t->state.tokens += c->train.tokens_per_step;
+    t->state.tokens += valid;
     t->state.adam_step += !stats.skipped;
     t->state.skipped += stats.skipped;
     keep_cursor(t);
     if (t->memory_used == 0 || t->state.step % STEPS_BETWEEN_MEMORY == 0)
         t->memory_used = (int64_t)backend_memory_used(&t->setup.backend);
-    double seconds = now() - begin;
-    double flops = llama_flops_per_token(&t->model->shape) * (double)c->train.tokens_per_step / seconds;
+    double seconds = now() - begin, rate = (double)c->train.tokens_per_step / seconds;
     *record = (LogStep){
-        .step = t->state.step, .tokens = t->state.tokens, .loss = stats.loss, .grad_norm = stats.grad_norm, .lr = hyper.lr,
-        .step_ms = seconds * 1e3, .tok_per_s = (double)c->train.tokens_per_step / seconds, .mfu = flops / peak_bf16_flops(t->setup.backend.hardware),
-        .mem_bytes = t->memory_used, .skipped = stats.skipped,
-        .clamped_rows = stats.clamped_rows,
+        .step = t->state.step, .tokens = t->state.tokens, .loss = stats.loss, .grad_norm = stats.grad_norm,
+        .lr = hyper.lr, .step_ms = seconds * 1e3, .tok_per_s = rate,
+        .mfu = rate * llama_flops_per_token(&t->model->shape) / peak_bf16_flops(t->setup.backend.hardware),
+        .mem_bytes = t->memory_used, .skipped = stats.skipped, .clamped_rows = stats.clamped_rows,
     };
     return true;
 }
 
-/* The loss is not a number: says in which tensor it began. */
-static void explain_nonfinite(Training *t)
+/* what: "the loss is not finite". Says in which tensor it began. */
+static void explain_nonfinite(Training *t, const char *what)
 {
     char *where = llama_find_nonfinite(t->model), text[256];
-    snprintf(text, sizeof text, "step %lld: the loss is not finite; %s", (long long)t->state.step,
+    snprintf(text, sizeof text, "step %lld: %s; %s", (long long)t->state.step, what,
              where ? where : "no saved tensor shows it");
     free(where);
     log_note(t->log, t->state.step, text);
-    progress_line(&t->progress, "error: %s. The weights were not changed by this step. What helps most often: a lower "
-                  "train.lr, a longer train.warmup_steps, train.clip=1; the last checkpoint can be resumed", text);
+    progress_line(&t->progress,
+                  "error: %s. The weights were not changed by this step. What helps most often: "
+                  "a lower train.lr, a longer train.warmup_steps, train.clip=1; the last checkpoint can be "
+                  "resumed",
+                  text);
 }
 
-/* ---- the loop --------------------------------------------------------------------------------------------------- */
+/* ---- the loop --------------------------------------------------------------------------------------- */
 
 static int train_loop(Training *t)
 {
@@ -232,14 +235,15 @@ static int train_loop(Training *t)
         log_step(t->log, &record);
         progress_step(&t->progress, &record);
         if (!isfinite(record.loss)) {
-            explain_nonfinite(t);
+            explain_nonfinite(t, "the loss is not finite");
             return EXIT_NONFINITE;
         }
         skips = record.skipped ? skips + 1 : 0;
         if (record.skipped)
-            progress_line(&t->progress, "step %lld: gradients are not finite, the update was skipped", (long long)record.step);
+            progress_line(&t->progress, "step %lld: gradients are not finite, the update was skipped",
+                          (long long)record.step);
         if (skips == MOST_SKIPS_IN_A_ROW) {
-            explain_nonfinite(t);
+            explain_nonfinite(t, "gradients were not finite in many steps one after another");
             return EXIT_NONFINITE;
         }
         bool last = t->state.step == c->train.steps;
@@ -254,7 +258,7 @@ static int train_loop(Training *t)
     return caught && t->state.step < c->train.steps ? 128 + caught : EXIT_DONE;
 }
 
-/* ---- beginning and end --------------------------------------------------------------------------------------------- */
+/* ---- beginning and end ------------------------------------------------------------------------------ */
 
 static bool make_batches(Training *t, Errors *errors)
 {
@@ -289,26 +293,29 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
         return false;
     }
     int loaded = checkpoint_load(dir, t->model, &t->state, errors);
-    if (loaded >= 0) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
-    if (loaded >= 0) choices_restore(&t->state, &t->setup.backend);
+    bool ok = loaded >= 0;
+    if (ok) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
+    if (ok) choices_restore(&t->state, &t->setup.backend);
     free(dir);
     t->elapsed_before = t->state.elapsed_seconds;
     t->checkpoint_step = t->state.step;
-    return loaded >= 0 && loader_seek(t->setup.train, (LoaderCursor){t->state.cursor[0], t->state.cursor[1]}, errors);
+    return ok && loader_seek(t->setup.train, (LoaderCursor){t->state.cursor[0], t->state.cursor[1]}, errors);
 }
 
 static void write_header(Training *t, const char *config_json, bool resume)
 {
-    const Backend *backend = &t->setup.backend;
+    const Setup *setup = &t->setup;
+    const Backend *backend = &setup->backend;
     bool gpu = !backend->device->host_memory;
     LogHeader header = {
         .config_json = config_json, .backend = t->state.backend, .precision = t->state.precision,
         .gpu = gpu ? backend->hardware : NULL, .libraries = backend->libraries,
         .choices = (const char *const *)t->state.choices, .choice_count = t->state.choice_count,
-        .parameters = llama_parameters(&t->model->shape), .flops_per_token = llama_flops_per_token(&t->model->shape),
-        .train_tokens = loader_tokens(t->setup.train), .val_tokens = t->setup.val ? loader_tokens(t->setup.val) : 0,
-        .threads = (int)t->setup.config->run.threads,
-        .reference_bits_per_byte = t->setup.config->data.reference_bits_per_byte,
+        .parameters = llama_parameters(&t->model->shape),
+        .flops_per_token = llama_flops_per_token(&t->model->shape),
+        .train_tokens = loader_tokens(setup->train), .val_tokens = setup->val ? loader_tokens(setup->val) : 0,
+        .threads = omp_get_max_threads(),
+        .reference_bits_per_byte = setup->config->data.reference_bits_per_byte,
         .reference_label = "entropy of the text's generator", .resumed_step = resume ? t->state.step : -1,
     };
     log_header(t->log, &header);
@@ -325,7 +332,8 @@ static void close_training(Training *t)
     setup_close(&t->setup);
 }
 
-static int fail(Training *t, Errors *errors, int code)
+/* Prints the errors, releases everything and returns code. */
+static int finish(Training *t, Errors *errors, int code)
 {
     errors_print(errors, stderr);
     errors_free(errors);
@@ -338,85 +346,129 @@ static void check_resumed_config(const Config *c, Errors *errors)
 {
     char *path = files_join(c->run.dir, "config.json");
     Errors broken = {0};
-    ConfigLoad *saved = path && files_exists(path) ? config_load(path, 0, NULL, &broken) : NULL;
-    if (saved && !broken.count) config_diff(config_values(saved), c, errors, stderr);
-    else errors_add(errors, "--resume: %s holds no run that can be continued", c->run.dir);
+    ConfigLoad *saved = path ? config_load(path, 0, NULL, &broken) : NULL;
+    if (saved && !broken.count) {
+        setup_derive(config_values(saved));     /* an imported run has not been started yet */
+        config_diff(config_values(saved), c, errors, stderr);
+    } else {
+        errors_add(errors, "--resume: %s/config.json cannot be read, so nothing tells what to continue",
+                   c->run.dir);
+    }
     errors_free(&broken);
     config_free(saved);
     free(path);
 }
 
-static int train(Training *t, bool resume)
+/* A model on the device and batches for it. */
+static bool make_model(Training *t, Errors *errors)
 {
     Setup *setup = &t->setup;
-    const Config *c = setup->config;
-    Errors errors = {0};
-    char *config_json = config_to_json(c);
+    Backend *backend = &setup->backend;
+    t->model = llama_create(setup->config, backend->act, LLAMA_TRAIN, backend->ops, backend->device,
+                            &backend->ctx, setup_sample_context(setup->config), errors);
+    if (!t->model || !make_batches(t, errors)) return false;
+    fprintf(stderr, "device: %s, %s (%s), %d CPU threads\n", backend->ops->name, backend->hardware,
+            backend->why, omp_get_max_threads());
+    fprintf(stderr, "model: %lld parameters; plan %.2f GiB\n", (long long)llama_parameters(&t->model->shape),
+            (double)t->model->memory_bytes / (1 << 30));
+    fprintf(stderr, "data: %lld tokens to train on, %lld held out\n", (long long)loader_tokens(setup->train),
+            setup->val ? (long long)loader_tokens(setup->val) : 0);
+    return true;
+}
 
-    if (!setup_backend(setup, false, &errors)) return free(config_json), fail(t, &errors, EXIT_USAGE);
-    t->model = llama_create(c, setup->backend.act, LLAMA_TRAIN, setup->backend.ops, setup->backend.device,
-                            &setup->backend.ctx, setup_sample_context(c), &errors);
-    if (!t->model || !make_batches(t, &errors)) return free(config_json), fail(t, &errors, EXIT_RUNTIME);
-    fprintf(stderr, "device: %s, %s (%s)\nmodel: %lld parameters; plan %.2f GiB\ndata: %lld tokens to train on",
-            setup->backend.ops->name, setup->backend.hardware, setup->backend.why,
-            (long long)llama_parameters(&t->model->shape), (double)t->model->memory_bytes / (1 << 30),
-            (long long)loader_tokens(setup->train));
-    fprintf(stderr, setup->val ? ", %lld held out\n" : "\n", setup->val ? (long long)loader_tokens(setup->val) : 0);
-    if (!load_or_init(t, resume, &errors)) return free(config_json), fail(t, &errors, EXIT_USAGE);
-    if (!run_open(c->run.dir, resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, config_json, &errors) ||
-        !(t->log = log_open(c->run.dir, resume ? t->state.step : -1, &errors)))
-        return free(config_json), fail(t, &errors, EXIT_RUNTIME);
-    choices_record(&t->state, &setup->backend);
-    write_header(t, config_json, resume);
-    free(config_json);
+/* The run directory with config.json, and the log with its header. */
+static bool open_run(Training *t, RunStart start, Errors *errors)
+{
+    Config config = *t->setup.config;
+    config.run.overwrite = false;   /* meant for this start alone: the run's config must not delete the run */
+    char *json = config_to_json(&config);
+    if (!json) errors_add(errors, "out of memory while writing the configuration");
+    bool ok = json && run_open(config.run.dir, start, json, errors);
+    if (ok) t->log = log_open(config.run.dir, start == RUN_RESUME ? t->state.step : -1, errors);
+    if (t->log) {
+        choices_record(&t->state, &t->setup.backend);
+        write_header(t, json, start == RUN_RESUME);
+    }
+    free(json);
+    return t->log != NULL;
+}
+
+static const char *end_status(int code)
+{
+    return code == EXIT_DONE ? "done" : code == EXIT_NONFINITE ? "non-finite loss"
+         : code == EXIT_RUNTIME ? "failed" : "interrupted";
+}
+
+static int train(Training *t, RunStart start, Errors *errors)
+{
+    const Config *c = t->setup.config;
+    if (!setup_backend(&t->setup, false, errors)) return EXIT_USAGE;
+    if (!make_model(t, errors)) return EXIT_RUNTIME;
+    if (!load_or_init(t, start == RUN_RESUME, errors)) return EXIT_USAGE;
+    if (!open_run(t, start, errors)) return EXIT_RUNTIME;
 
     signals_install();
-    t->progress = progress_begin(stderr, c->train.steps, c->run.log_every, (int64_t)setup->backend.memory_total);
+    t->progress = progress_begin(stderr, c->train.steps, c->run.log_every,
+                                 (int64_t)t->setup.backend.memory_total);
     t->started = now();
     int code = train_loop(t);
     progress_end(&t->progress);
 
-    double elapsed = t->elapsed_before + now() - t->started;
-    log_end(t->log, t->state.step, code == EXIT_DONE ? "done" : code == EXIT_NONFINITE ? "non-finite loss"
-                                   : code == EXIT_RUNTIME ? "failed" : "interrupted", elapsed);
-    if (!log_close(t->log, &errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
-    if (!report_write(c->run.dir, &errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
-    else fprintf(stderr, "report: %s/report.html\n", c->run.dir);
-    if (code > 128) fprintf(stderr, "interrupted at step %lld and saved; continue with --resume\n", (long long)t->state.step);
-    return fail(t, &errors, code);
+    log_end(t->log, t->state.step, end_status(code), t->elapsed_before + now() - t->started);
+    if (!log_close(t->log, errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
+    if (report_write(c->run.dir, errors)) fprintf(stderr, "report: %s/report.html\n", c->run.dir);
+    else if (code == EXIT_DONE) code = EXIT_RUNTIME;
+    if (code > 128)
+        fprintf(stderr, "interrupted at step %lld and saved; continue with --resume\n",
+                (long long)t->state.step);
+    return code;
 }
 
-int train_command(int argc, char **argv)
+static const char usage[] =
+    "usage: ./train CONFIG [--section.key=value ...]   train\n"
+    "         --resume         continue the run in run.dir from its newest checkpoint\n"
+    "         --dry-run        print parameters, memory, FLOPs and kernels; needs no device\n"
+    "         --gpu-mem=24GiB  with --dry-run: does it fit a GPU?\n"
+    "         --print-config   print every value and where it came from\n";
+
+static int train_command(int argc, char **argv)
 {
     Training t = {.checkpoint_step = -1};
+    Setup *setup = &t.setup;
     Errors errors = {0};
     Arguments args;
     bool resume = false, dry = false, print = false;
     const char *gpu_memory = NULL;
-    const Flag flags[] = {{"--resume", &resume, NULL}, {"--dry-run", &dry, NULL}, {"--print-config", &print, NULL},
-                          {"--gpu-mem", NULL, &gpu_memory}};
-    if (!arguments_parse(&args, argc, argv, flags, 4, 1, &errors)) return EXIT_RUNTIME;
-    Setup *setup = &t.setup;
-    bool ok = setup_config(setup, args.positional[0], args.override_count, args.overrides, !dry && !print, &errors);
+    const Flag flags[] = {{"--resume", &resume, NULL}, {"--dry-run", &dry, NULL},
+                          {"--print-config", &print, NULL}, {"--gpu-mem", NULL, &gpu_memory}};
+    const Syntax syntax = {.usage = usage, .most = 1, .overrides = true, .flags = flags, .flag_count = 4};
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    if (code == ARGUMENTS_GO_ON)
+        setup_config(setup, args.positional[0], args.override_count, args.overrides, !dry && !print, &errors);
     arguments_free(&args);
-    if (!ok || errors.count) return fail(&t, &errors, EXIT_USAGE);
-    if (print) config_print(setup->load, stdout);
-    if (dry && !setup_backend(setup, true, &errors)) return fail(&t, &errors, EXIT_USAGE);
-    if (print || dry) return fail(&t, &errors, dry ? dry_run(setup, gpu_memory) : EXIT_DONE);
+    if (code != ARGUMENTS_GO_ON) return finish(&t, &errors, code);
+    if (!setup->load || !config_is_readable(setup->load)) return finish(&t, &errors, EXIT_USAGE);
+    if (gpu_memory && !dry) errors_add(&errors, "--gpu-mem goes with --dry-run");
+    if (print || dry) {
+        if (print && !errors.count) config_print(setup->load, stdout);
+        code = errors.count ? EXIT_USAGE : dry ? dry_run(setup, gpu_memory, &errors) : EXIT_DONE;
+        return finish(&t, &errors, code);
+    }
 
     const Config *c = setup->config;
-    setup_data(setup, &errors);
-    run_check(c->run.dir, resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, &errors);
+    RunStart start = resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW;
+    if (errors.count) setup_find_data(setup, &errors);
+    else setup_data(setup, &errors);
+    run_check(c->run.dir, start, &errors);
     if (resume && !errors.count) check_resumed_config(c, &errors);
-    if (errors.count) return fail(&t, &errors, EXIT_USAGE);
-    return train(&t, resume);
+    return finish(&t, &errors, errors.count ? EXIT_USAGE : train(&t, start, &errors));
 }
 
-/* ---- the command line ------------------------------------------------------------------------------------------------ */
+/* ---- the command line ------------------------------------------------------------------------------- */
 
 static const struct { const char *name, *usage, *help; int (*run)(int argc, char **argv); } commands[] = {
     {"sample", "sample RUN --prompt=TEXT", "generate text from a run", sample_command},
-    {"bench", "bench CONFIG", "steady-state step time: one JSON line, and a table", bench_command},
+    {"bench", "bench CONFIG", "time of a training step: one JSON line, and a table", bench_command},
     {"report", "report RUN", "write RUN/report.html from RUN/log.jsonl", report_command},
     {"import", "import HF_DIR RUN", "start a run from a Hugging Face checkpoint", import_command},
     {"export", "export RUN HF_DIR", "write a run as a Hugging Face checkpoint or GGUF", export_command},
@@ -426,21 +478,26 @@ static const struct { const char *name, *usage, *help; int (*run)(int argc, char
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
-static int help(void)
+static void print_usage(FILE *out)
 {
-    printf("usage: ./train CONFIG [--section.key=value ...]   train\n"
-           "         --resume         continue the run in run.dir from its newest checkpoint\n"
-           "         --dry-run        print parameters, memory, FLOPs and kernels; needs no device\n"
-           "         --gpu-mem=24GiB  with --dry-run: does it fit?\n"
-           "         --print-config   print every value and where it came from\n");
-    for (int i = 0; i < COMMANDS; i++) printf("       ./train %-38s %s\n", commands[i].usage, commands[i].help);
-    printf("\nexit codes: 0 done, 1 run-time failure, 2 usage or config, 3 non-finite loss, 130/143 interrupted and saved\n\n");
+    fputs(usage, out);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(out, "       ./train %-38s %s\n", commands[i].usage, commands[i].help);
+    fputs("       each takes --help; ./train --help lists every setting too\n", out);
+}
+
+static int print_help(void)
+{
+    print_usage(stdout);
+    printf("\nexit codes: 0 done, 1 run-time failure, 2 usage or config, 3 non-finite loss,\n"
+           "            130/143 interrupted and saved\n\n");
     config_print_help(stdout);
     return EXIT_DONE;
 }
 
-/* Threads that wait for each other must not burn the cores that others need: on a busy machine spinning makes a step
- * several times slower, on a quiet one sleeping costs a few percent. OpenMP reads its policy before main. */
+/* Threads that wait for each other must not burn the cores that others need: on a busy machine spinning makes
+ * a step several times slower, on a quiet one sleeping costs a few percent. OpenMP reads its policy before
+ * main. */
 static void let_threads_sleep(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -451,14 +508,9 @@ static void let_threads_sleep(char **argv)
 int main(int argc, char **argv)
 {
     let_threads_sleep(argv);
-    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
-        help();
-        return argc < 2 ? EXIT_USAGE : EXIT_DONE;
-    }
-    if (!strcmp(argv[1], "--help-markdown")) {
-        config_print_markdown(stdout);
-        return EXIT_DONE;
-    }
+    if (argc < 2) return print_usage(stderr), EXIT_USAGE;
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return print_help();
+    if (!strcmp(argv[1], "--help-markdown")) return config_print_markdown(stdout), EXIT_DONE;
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
     return train_command(argc, argv);

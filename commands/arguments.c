@@ -1,11 +1,11 @@
 #include "commands/arguments.h"
+#include "model/names.h"
 #include <stdlib.h>
 #include <string.h>
 
 static bool is_override(const char *word)
 {
     const char *equals = strchr(word, '='), *dot = strchr(word, '.');
-    if (strncmp(word, "--", 2)) return false;
     return !strncmp(word, "--fusion=", 9) || (dot && (!equals || dot < equals));
 }
 
@@ -16,37 +16,60 @@ static bool take_flag(const Flag *flag, int argc, char **argv, int *i, Errors *e
     const char *rest = argv[*i] + length;
     if (strncmp(argv[*i], flag->name, length) || (*rest && *rest != '=')) return false;
     if (flag->set) {
-        if (*rest) errors_add(errors, "%s takes no value", flag->name);
+        if (*rest) errors_add(errors, "%s: %s takes no value", argv[0], flag->name);
         *flag->set = true;
     } else if (*rest) {
         *flag->value = rest + 1;
-    } else if (*i + 1 < argc) {
+    } else if (!*rest && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) {
         *flag->value = argv[++*i];
     } else {
-        errors_add(errors, "%s needs a value: %s=VALUE", flag->name, flag->name);
+        errors_add(errors, "%s: %s needs a value: %s=VALUE", argv[0], flag->name, flag->name);
     }
     return true;
 }
 
-bool arguments_parse(Arguments *a, int argc, char **argv, const Flag *flags, int flag_count, int max_positional,
-                     Errors *errors)
+static void unknown_word(const char *command, const char *word, const Syntax *syntax, Errors *errors)
 {
-    *a = (Arguments){.overrides = calloc((size_t)argc + 1, sizeof *a->overrides)};
-    if (!a->overrides) return false;
-    for (int i = 1; i < argc; i++) {
-        int f = 0;
-        while (f < flag_count && !take_flag(&flags[f], argc, argv, &i, errors)) f++;
-        if (f < flag_count) continue;
-        if (is_override(argv[i])) a->overrides[a->override_count++] = argv[i];
-        else if (argv[i][0] != '-' && a->positional_count < max_positional)
-            a->positional[a->positional_count++] = argv[i];
-        else errors_add(errors, "%s: unknown argument \"%s\"; see ./train --help", argv[0], argv[i]);
+    char name[64];
+    const char *nearest = NULL;
+    int best = 4;               /* edits: more than a slip of the fingers makes */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
+    for (int f = 0; f < syntax->flag_count; f++) {
+        int edits = names_distance(name, syntax->flags[f].name);
+        if (edits < best) best = edits, nearest = syntax->flags[f].name;
     }
-    return true;
+    if (nearest)
+        errors_add(errors, "%s: unknown argument \"%s\"; did you mean \"%s\"?", command, word, nearest);
+    else errors_add(errors, "%s: unknown argument \"%s\"; see --help", command, word);
+}
+
+int arguments_parse(Arguments *a, int argc, char **argv, const Syntax *syntax, Errors *errors)
+{
+    *a = (Arguments){.positional = calloc((size_t)argc + 1, sizeof *a->positional),
+                     .overrides = calloc((size_t)argc + 1, sizeof *a->overrides)};
+    if (!a->positional || !a->overrides) return 1;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+            fputs(syntax->usage, stdout);
+            return 0;
+        }
+        int f = 0;
+        while (f < syntax->flag_count && !take_flag(&syntax->flags[f], argc, argv, &i, errors)) f++;
+        if (f < syntax->flag_count) continue;
+        bool dashes = !strncmp(argv[i], "--", 2);
+        if (dashes && syntax->overrides && is_override(argv[i])) a->overrides[a->override_count++] = argv[i];
+        else if ((argv[i][0] != '-' || !argv[i][1]) && a->positional_count < syntax->most)
+            a->positional[a->positional_count++] = argv[i];
+        else unknown_word(argv[0], argv[i], syntax, errors);
+    }
+    if (a->positional_count < syntax->least)
+        errors_add(errors, "%s: a word is missing\n%s", argv[0], syntax->usage);
+    return ARGUMENTS_GO_ON;
 }
 
 void arguments_free(Arguments *a)
 {
+    free(a->positional);
     free(a->overrides);
-    a->overrides = NULL;
+    *a = (Arguments){0};
 }

@@ -10,15 +10,25 @@ typedef struct Flag {
     const char **value;     /* a flag with a value, or NULL */
 } Flag;
 
+typedef struct Syntax {
+    const char *usage;          /* printed for --help, and where words are missing */
+    int         least, most;    /* words without dashes */
+    bool        overrides;      /* --section.key=value and --fusion=... are taken */
+    const Flag *flags;
+    int         flag_count;
+} Syntax;
+
 typedef struct Arguments {
-    const char *positional[4];
-    int         positional_count;
-    char      **overrides;      /* --section.key=value and --fusion=..., for config_load; owned array */
-    int         override_count;
+    char **positional;          /* [positional_count], then NULL */
+    int    positional_count;
+    char **overrides;           /* for config_load */
+    int    override_count;
 } Arguments;
 
-/* argv[0] is the command's name. At most `max_positional` words without dashes are taken. Every unknown word is an
- * error of its own. False when memory ran out. */
-bool arguments_parse(Arguments *arguments, int argc, char **argv, const Flag *flags, int flag_count,
-                     int max_positional, Errors *errors);
+enum { ARGUMENTS_GO_ON = -1 };
+
+/* argv[0] is the command's name. Every word that does not fit is an error of its own, with the nearest flag.
+ * Returns ARGUMENTS_GO_ON, or the exit code where there is nothing more to do: 0 after printing the usage for
+ * --help, 1 without memory. Free with arguments_free in any case. */
+int arguments_parse(Arguments *arguments, int argc, char **argv, const Syntax *syntax, Errors *errors);
 void arguments_free(Arguments *arguments);

@@ -6,9 +6,8 @@
 #include <omp.h>
 #include <string.h>
 
-static void open_cpu(Backend *backend, const BackendOptions *options)
+static void open_cpu(Backend *backend)
 {
-    if (options->threads > 0) omp_set_num_threads(options->threads);
     backend->ops = &cpu_ops;
     backend->device = &cpu_device;
     backend->act = DTYPE_F32;
@@ -18,14 +17,8 @@ static void open_cpu(Backend *backend, const BackendOptions *options)
 }
 
 #ifdef WITH_CUDA
-static bool open_cuda(Backend *backend, const BackendOptions *options, Errors *errors)
+static CudaOptions cuda_options(const Config *config, const char *cache_dir)
 {
-    CudaOptions cuda = {
-        .attention = options->cudnn ? CUDA_ATTENTION_CUDNN : CUDA_ATTENTION_REFERENCE,
-        .deterministic = options->deterministic,
-        .cache_dir = options->cache_dir,
-        .workspace_limit = options->workspace_bytes,
-    };
     static const CudaFusion modes[] = {
         [FUSION_AUTO] = CUDA_FUSION_AUTO, [FUSION_ON] = CUDA_FUSION_ON, [FUSION_OFF] = CUDA_FUSION_OFF};
     static const CudaFusionKey keys[FUSE_COUNT] = {
@@ -33,44 +26,58 @@ static bool open_cuda(Backend *backend, const BackendOptions *options, Errors *e
         [FUSE_DOWN] = CUDA_FUSE_DOWN, [FUSE_HEAD] = CUDA_FUSE_HEAD, [FUSE_HEAD_DX] = CUDA_FUSE_HEAD_DX,
         [FUSE_DOWN_DX] = CUDA_FUSE_DOWN_DX, [FUSE_GATE_UP_DX] = CUDA_FUSE_GATE_UP_DX,
         [FUSE_QKV_DX] = CUDA_FUSE_QKV_DX, [FUSE_DW] = CUDA_FUSE_DW};
-    for (int key = 0; key < FUSE_COUNT; key++) cuda.fusion[keys[key]] = modes[options->fusion[key]];
-    backend->ctx.backend = options->plan_only ? cuda_backend_describe(&cuda, errors) : cuda_backend_open(&cuda, errors);
-    if (!backend->ctx.backend) return false;
+    CudaOptions options = {
+        .attention = config->train.attention == ATTENTION_CUDNN ? CUDA_ATTENTION_CUDNN
+                                                                : CUDA_ATTENTION_REFERENCE,
+        .deterministic = config->train.deterministic,
+        .cache_dir = cache_dir,
+        .workspace_limit = (size_t)config->train.workspace_mib << 20,
+    };
+    for (int key = 0; key < FUSE_COUNT; key++) options.fusion[keys[key]] = modes[config->fusion.mode[key]];
+    return options;
+}
+
+static bool open_cuda(Backend *backend, const Config *config, bool plan_only, const char *cache_dir,
+                      Errors *errors)
+{
+    CudaOptions options = cuda_options(config, cache_dir);
+    OpContext *ctx = &backend->ctx;
+    ctx->backend = plan_only ? cuda_backend_describe(&options, errors) : cuda_backend_open(&options, errors);
+    if (!ctx->backend) return false;
     backend->ops = &cuda_ops;
     backend->device = &cuda_device;
     backend->act = DTYPE_BF16;
-    if (options->plan_only) return true;
+    if (plan_only) return true;
     size_t used;
-    backend->ctx.stream = cuda_backend_stream(backend->ctx.backend);
+    ctx->stream = cuda_backend_stream(ctx->backend);
     cuda_backend_memory(&used, &backend->memory_total);
-    snprintf(backend->libraries, sizeof backend->libraries, "%s", cuda_backend_versions(backend->ctx.backend));
-    snprintf(backend->hardware, sizeof backend->hardware, "%s", cuda_backend_gpu(backend->ctx.backend));
+    snprintf(backend->libraries, sizeof backend->libraries, "%s", cuda_backend_versions(ctx->backend));
+    snprintf(backend->hardware, sizeof backend->hardware, "%s", cuda_backend_gpu(ctx->backend));
     return true;
 }
 #endif
 
-bool backend_open(Backend *backend, const BackendOptions *options, Errors *errors)
+bool backend_open(Backend *backend, const Config *config, bool plan_only, const char *cache_dir,
+                  Errors *errors)
 {
+    const int64_t device = config->run.device;
     *backend = (Backend){.ctx = {.layer = -1}};
+    if (config->run.threads > 0) omp_set_num_threads((int)config->run.threads);
+    snprintf(backend->why, sizeof backend->why, "as asked");
 #ifdef WITH_CUDA
-    bool usable = options->wish != BACKEND_CPU && cuda_usable(backend->why, sizeof backend->why);
-    if (usable || options->wish == BACKEND_CUDA) {
-        if (!usable && !options->plan_only) {
-            errors_add(errors, "run.device=cuda: %s", backend->why);
-            return false;
-        }
-        if (usable) snprintf(backend->why, sizeof backend->why, options->wish == BACKEND_AUTO ? "usable" : "as asked");
-        return open_cuda(backend, options, errors);
-    }
+    bool usable = device == DEVICE_AUTO && cuda_usable(backend->why, sizeof backend->why);
+    if (usable) snprintf(backend->why, sizeof backend->why, "a usable GPU");
+    if (usable || device == DEVICE_CUDA) return open_cuda(backend, config, plan_only, cache_dir, errors);
 #else
-    if (options->wish == BACKEND_CUDA) {
-        errors_add(errors, "run.device=cuda: this program was built without CUDA; build it with `make CUDA=1`");
+    (void)plan_only, (void)cache_dir;
+    if (device == DEVICE_CUDA) {
+        errors_add(errors,
+                   "run.device=cuda: this program was built without CUDA; build it with `make CUDA=1`");
         return false;
     }
-    snprintf(backend->why, sizeof backend->why, "built without CUDA");
+    if (device == DEVICE_AUTO) snprintf(backend->why, sizeof backend->why, "built without CUDA");
 #endif
-    if (options->wish == BACKEND_CPU) snprintf(backend->why, sizeof backend->why, "as asked");
-    open_cpu(backend, options);
+    open_cpu(backend);
     return true;
 }
 

@@ -5,19 +5,6 @@
 #include "model/config.h"
 #include "model/errors.h"
 
-typedef enum BackendWish { BACKEND_AUTO, BACKEND_CPU, BACKEND_CUDA } BackendWish;
-
-typedef struct BackendOptions {
-    BackendWish wish;
-    int         threads;            /* CPU threads, 0 = all */
-    bool        plan_only;          /* nothing will run: a GPU is not needed to plan for one */
-    bool        cudnn;              /* attention by cuDNN, else the reference kernels */
-    bool        deterministic;
-    size_t      workspace_bytes;    /* limit for library workspaces on a GPU */
-    const int64_t *fusion;          /* [FUSE_COUNT] FusionMode by FusionKey */
-    const char *cache_dir;          /* measured kernel choices are kept here; NULL = measure at each start */
-} BackendOptions;
-
 typedef struct Backend {
     const Ops    *ops;
     const Device *device;
@@ -26,17 +13,23 @@ typedef struct Backend {
     char          hardware[128];    /* "Intel(R) Xeon(R)", "NVIDIA H200" */
     char          libraries[256];
     size_t        memory_total;     /* of the device, bytes; 0 = unknown */
-    char          why[160];         /* how AUTO came to its choice */
+    char          why[160];         /* how run.device=auto came to its choice */
 } Backend;
 
-/* False with an error added when the wish cannot be met. */
-bool backend_open(Backend *backend, const BackendOptions *options, Errors *errors);
+/* Opens what run.device asks for. plan_only: nothing will run, so a GPU is not needed to plan for one.
+ * cache_dir: measured kernel choices are kept there; NULL = they are measured at each start. False with an
+ * error added. */
+bool backend_open(Backend *backend, const Config *config, bool plan_only, const char *cache_dir,
+                  Errors *errors);
 void backend_close(Backend *backend);
-/* What the libraries' tuning chose so far, one a line, for the checkpoint; NULL where nothing is tuned. Caller frees. */
+
+/* What the libraries' tuning chose so far, one a line, for the checkpoint; NULL where nothing is tuned.
+ * Caller frees. */
 char *backend_choices(const Backend *backend);
-/* Uses such lines instead of measuring anew; before the first op. False with an error added when they do not fit here:
- * the run continues all the same, but not bitwise. */
+/* Uses such lines instead of measuring anew; before the first op. False with an error added when they do not
+ * fit here: the run continues all the same, but not bitwise. */
 bool backend_restore_choices(Backend *backend, const char *choices, Errors *errors);
+
 /* Begins or ends the capture range of a profiler; nothing on the CPU. */
 void backend_profiler(const Backend *backend, bool on);
 /* From here on ops are timed one by one, where the backend can; false where it cannot. */

@@ -37,12 +37,13 @@ static void fill_random(Batch *batch, int64_t vocab, uint64_t key)
 
 static void step(Llama *model, const Batch *batch, const Config *c)
 {
-    float scale = 1.0f / (float)(batch->valid * c->train.accum);
+    int64_t accum = c->train.accum;
+    float scale = 1.0f / (float)(batch->valid * accum);
     Hyper hyper = {.lr = (float)c->train.lr, .beta1 = (float)c->train.beta1, .beta2 = (float)c->train.beta2,
-                   .eps = (float)c->train.eps, .weight_decay = (float)c->train.weight_decay, .bias1 = 1, .bias2 = 1,
-                   .clip = (float)c->train.clip};
+                   .eps = (float)c->train.eps, .weight_decay = (float)c->train.weight_decay,
+                   .bias1 = 1, .bias2 = 1, .clip = (float)c->train.clip};
     llama_begin_step(model);
-    for (int64_t m = 0; m < c->train.accum; m++) llama_micro_step(model, batch, scale, m == 0, m + 1 == c->train.accum);
+    for (int64_t m = 0; m < accum; m++) llama_micro_step(model, batch, scale, m == 0, m + 1 == accum);
     llama_update(model, &hyper);
 }
 
@@ -59,8 +60,54 @@ static void print_op_times(Llama *model, const Batch *batch, const Config *c, Ba
     for (int op = 0; op < OP_COUNT; op++) {
         int calls;
         double ms = backend_op_ms(backend, (OpId)op, &calls);
-        if (calls) fprintf(stderr, "  %-16s %8d %12.4f\n", op_name((OpId)op), calls / OP_TIMING_STEPS, ms / OP_TIMING_STEPS);
+        if (calls)
+            fprintf(stderr, "  %-16s %8d %12.4f\n", op_name((OpId)op), calls / OP_TIMING_STEPS,
+                    ms / OP_TIMING_STEPS);
     }
+}
+
+/* One JSON line. ms: [steps], is sorted. */
+static void print_result(const Llama *model, const Config *c, const Backend *backend, double *ms, long steps)
+{
+    qsort(ms, (size_t)steps, sizeof *ms, by_value);
+    double median = ms[steps / 2], p90 = ms[steps * 9 / 10];
+    double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
+    printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
+           "%.4f,"
+           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%ld}\n",
+           backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
+           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), steps);
+    fflush(stdout);
+}
+
+/* Returns the exit code. ms: [steps] */
+static int bench(Setup *setup, long warmup, long steps, bool table, double *ms, Errors *errors)
+{
+    const Config *c = setup->config;
+    Backend *backend = &setup->backend;
+    Batch batch = {0};
+    Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0,
+                                errors);
+    bool ok = model && batch_create(&batch, (int)c->train.micro_batch, (int)c->train.seq_len) &&
+              llama_init(model, c);
+    if (model && !ok) errors_add(errors, "out of memory while preparing the benchmark");
+    if (ok) {
+        fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
+        for (long i = 0; i < warmup; i++) step(model, &batch, c);
+        for (long i = 0; i < steps; i++) {
+            double begin = now_ms();
+            step(model, &batch, c);
+            ms[i] = now_ms() - begin;
+        }
+        print_result(model, c, backend, ms, steps);
+    }
+    if (ok && table) {
+        print_choices(backend, stderr);
+        print_op_times(model, &batch, c, backend);
+    }
+    batch_free(&batch);
+    llama_destroy(model);
+    return ok ? 0 : 1;
 }
 
 int bench_command(int argc, char **argv)
@@ -70,48 +117,28 @@ int bench_command(int argc, char **argv)
     Arguments args;
     const char *steps_text = "20", *warmup_text = "10";
     bool table = false;
-    const Flag flags[] = {{"--steps", NULL, &steps_text}, {"--warmup", NULL, &warmup_text}, {"--table", &table, NULL}};
-    if (!arguments_parse(&args, argc, argv, flags, 3, 1, &errors)) return 1;
+    const Flag flags[] = {
+        {"--steps", NULL, &steps_text}, {"--warmup", NULL, &warmup_text}, {"--table", &table, NULL}};
+    const Syntax syntax = {
+        .usage =
+            "usage: ./train bench CONFIG [--steps=20] [--warmup=10] [--table] [--section.key=value ...]\n",
+        .least = 1,
+        .most = 1,
+        .overrides = true,
+        .flags = flags,
+        .flag_count = 3};
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
     long steps = strtol(steps_text, NULL, 10), warmup = strtol(warmup_text, NULL, 10);
-    if (args.positional_count != 1 || steps < 1 || warmup < 0)
-        errors_add(&errors, "usage: ./train bench CONFIG [--steps=20] [--warmup=10] [--table] [--section.key=value ...]");
-    bool ok = !errors.count && setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors);
+    if (steps < 1) errors_add(&errors, "--steps=%s: expected a positive number", steps_text);
+    if (warmup < 0) errors_add(&errors, "--warmup=%s: expected a number from 0", warmup_text);
+    bool ok = code == ARGUMENTS_GO_ON && !errors.count &&
+              setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors) &&
+              setup_backend(&setup, false, &errors);
     arguments_free(&args);
-    if (!ok || !setup_backend(&setup, false, &errors)) return setup_failed(&setup, &errors, 2);
-
-    const Config *c = setup.config;
-    Backend *backend = &setup.backend;
-    Batch batch = {0};
-    Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0, &errors);
-    double *ms = malloc((size_t)steps * sizeof *ms);
-    if (!model || !ms || !batch_create(&batch, (int)c->train.micro_batch, (int)c->train.seq_len) || !llama_init(model, c)) {
-        if (!errors.count) errors_add(&errors, "out of memory while preparing the benchmark");
-        llama_destroy(model);
-        free(ms);
-        return setup_failed(&setup, &errors, 1);
-    }
-    fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
-    for (long i = 0; i < warmup; i++) step(model, &batch, c);
-    for (long i = 0; i < steps; i++) {
-        double begin = now_ms();
-        step(model, &batch, c);
-        ms[i] = now_ms() - begin;
-    }
-    qsort(ms, (size_t)steps, sizeof *ms, by_value);
-    double median = ms[steps / 2], p90 = ms[(steps * 9) / 10 < steps ? (steps * 9) / 10 : steps - 1];
-    double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
-    printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":%.4f,"
-           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%ld}\n",
-           backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3, flops / median * 1e-9,
-           model->memory_bytes, backend_memory_used(backend), steps);
-    fflush(stdout);
-    if (table) {
-        print_choices(backend, stderr);
-        print_op_times(model, &batch, c, backend);
-    }
+    if (!ok) return setup_finish(&setup, &errors, code == ARGUMENTS_GO_ON ? 2 : code);
+    double *ms = calloc((size_t)steps, sizeof *ms);
+    if (!ms) errors_add(&errors, "out of memory for %ld steps", steps);
+    code = ms ? bench(&setup, warmup, steps, table, ms, &errors) : 1;
     free(ms);
-    batch_free(&batch);
-    llama_destroy(model);
-    setup_close(&setup);
-    return 0;
+    return setup_finish(&setup, &errors, code);
 }

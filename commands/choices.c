@@ -4,7 +4,10 @@
 
 #define TUNED "tuned "      /* begins the lines that the libraries' tuning left */
 
-static const char *precision_name(const Backend *backend) { return backend->act == DTYPE_F32 ? "fp32" : "bf16"; }
+static const char *precision_name(const Backend *backend)
+{
+    return backend->act == DTYPE_F32 ? "fp32" : "bf16";
+}
 
 static void add_tuned(CheckpointState *state, const Backend *backend)
 {
@@ -29,7 +32,8 @@ void choices_record(CheckpointState *state, const Backend *backend)
     *state = kept;
     for (int op = 0; op < OP_COUNT; op++) {
         char text[160];
-        snprintf(text, sizeof text, "%s=%s", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
+        const char *choice = backend->ops->choice(&backend->ctx, (OpId)op);
+        snprintf(text, sizeof text, "%s=%s", op_name((OpId)op), choice);
         checkpoint_add_choice(state, text);
     }
     add_tuned(state, backend);
@@ -59,7 +63,9 @@ void choices_restore(const CheckpointState *state, Backend *backend)
                         : strcmp(state->device, backend->hardware) ? "another device"
                         : strcmp(state->libraries, backend->libraries) ? "other library versions" : NULL;
     if (differs) {
-        fprintf(stderr, "note: the checkpoint was written with %s (%s, %s), so this continuation is not bitwise the same\n",
+        fprintf(stderr,
+                "note: the checkpoint was written with %s (%s, %s), so this continuation is not bitwise the "
+                "same\n",
                 differs, state->device, state->libraries);
         return;
     }

@@ -21,30 +21,34 @@ static double parse_bytes(const char *text)
     return 0;
 }
 
-int dry_run(Setup *setup, const char *gpu_memory)
+int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
 {
-    const Config *c = setup->config;
+    Config *c = setup->config;
+    double available = gpu_memory ? parse_bytes(gpu_memory) : 0;
+    if (gpu_memory && available <= 0)
+        errors_add(errors, "--gpu-mem=%s: expected a size such as 24GiB", gpu_memory);
+    /* Whether a GPU has room is no question about the machine that is asked. */
+    if (gpu_memory && c->run.device == DEVICE_AUTO) c->run.device = DEVICE_CUDA;
+    if (errors->count || !setup_backend(setup, true, errors)) return 2;
+
     const Backend *backend = &setup->backend;
     LlamaShape shape = llama_shape(c, backend->act);
     Plan plan = llama_plan(c, backend->act, LLAMA_TRAIN, backend->ops, &backend->ctx,
                            setup_sample_context(c));
-    double available = gpu_memory ? parse_bytes(gpu_memory) : 0;
-    if (gpu_memory && available <= 0) {
-        fprintf(stderr, "error: --gpu-mem=%s: expected a size such as 24GiB\n", gpu_memory);
-        return 2;
-    }
-
-    double tokens = (double)c->train.tokens_per_step;
+    double flops = llama_flops_per_token(&shape);
     printf("device        %s (%s)\n", backend->ops->name, backend->why);
     printf("parameters    %lld\n", (long long)llama_parameters(&shape));
-    printf("tokens/step   %lld  (%lld sequences x %lld tokens x %lld micro-batches)\n", (long long)c->train.tokens_per_step,
-           (long long)c->train.micro_batch, (long long)c->train.seq_len, (long long)c->train.accum);
-    printf("FLOPs/step    %.6e  (%.6e a token)\n", llama_flops_per_token(&shape) * tokens, llama_flops_per_token(&shape));
-    printf("head chunk    %lld of %lld rows; the head's gradient is read and written once a chunk (%lld bytes)\n",
-           (long long)shape.head_chunk, (long long)shape.rows, (long long)(8 * shape.vocab_padded * shape.hidden));
+    printf("tokens/step   %lld  (%lld sequences x %lld tokens x %lld micro-batches)\n",
+           (long long)c->train.tokens_per_step, (long long)c->train.micro_batch, (long long)c->train.seq_len,
+           (long long)c->train.accum);
+    printf("FLOPs/step    %.6e  (%.6e a token)\n", flops * (double)c->train.tokens_per_step, flops);
+    printf("head chunk    %lld of %lld rows; the head's gradient is read and written once a chunk (%lld "
+           "bytes)\n",
+           (long long)shape.head_chunk, (long long)shape.rows,
+           (long long)(8 * shape.vocab_padded * shape.hidden));
     printf("memory\n");
     plan_print(&plan, stdout);
-    if (available > 0)
+    if (gpu_memory)
         printf("  %s of %s\n", (double)plan.total <= available ? "fits in" : "DOES NOT FIT in", gpu_memory);
     print_choices(backend, stdout);
     return 0;

@@ -2,8 +2,9 @@
 #pragma once
 #include "commands/setup.h"
 
-/* gpu_memory: "24GiB" to say whether the plan fits, or NULL. Returns the exit code. */
-int dry_run(Setup *setup, const char *gpu_memory);
+/* setup: with its config alone. gpu_memory: "24GiB" to say whether the plan for a GPU fits, or NULL. Returns
+ * the exit code. */
+int dry_run(Setup *setup, const char *gpu_memory, Errors *errors);
 
-/* "gate_up=cpu" of every op, one a line of the table of choices. */
+/* The table of choices: what carries out each op, one a line. */
 void print_choices(const Backend *backend, FILE *out);

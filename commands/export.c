@@ -11,7 +11,7 @@
 static const char usage[] =
     "usage: ./train export RUN HF_DIR [--dtype=bf16|f16|f32] [--shard-size=5GB]\n"
     "       ./train export RUN --gguf=FILE [--dtype=bf16|f16|f32]\n"
-    "       [--data.tokenizer=PATH] where the run's tokenizer has moved";
+    "       [--data.tokenizer=PATH] where the run's tokenizer has moved\n";
 
 typedef struct Wish {
     const char *run, *hf_dir, *gguf, *dtype, *shard_size;
@@ -78,13 +78,20 @@ int export_command(int argc, char **argv)
     Wish wish = {.dtype = "bf16", .shard_size = "5GB"};
     const Flag flags[] = {{"--gguf", NULL, &wish.gguf}, {"--dtype", NULL, &wish.dtype},
                           {"--shard-size", NULL, &wish.shard_size}};
-    if (!arguments_parse(&args, argc, argv, flags, 3, 2, &errors)) return 1;
-    wish.run = args.positional[0], wish.hf_dir = args.positional[1];
-    if (!wish.run || !wish.hf_dir == !wish.gguf) errors_add(&errors, "%s", usage);
-    int code = 2;
-    char *path = errors.count ? NULL : files_join(wish.run, "config.json");
-    ConfigLoad *load = path ? config_load(path, args.override_count, args.overrides, &errors) : NULL;
-    if (load && !errors.count) code = export(&wish, config_values(load), &errors);
+    const Syntax syntax = {
+        .usage = usage, .least = 1, .most = 2, .overrides = true, .flags = flags, .flag_count = 3};
+    ConfigLoad *load = NULL;
+    char *path = NULL;
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    if (code == ARGUMENTS_GO_ON) {
+        code = 2;
+        wish.run = args.positional[0], wish.hf_dir = args.positional_count > 1 ? args.positional[1] : NULL;
+        if (!errors.count && !wish.hf_dir == !wish.gguf)
+            errors_add(&errors, "export: name either HF_DIR or --gguf=FILE\n%s", usage);
+        path = errors.count ? NULL : files_join(wish.run, "config.json");
+        load = path ? config_load(path, args.override_count, args.overrides, &errors) : NULL;
+        if (load && !errors.count) code = export(&wish, config_values(load), &errors);
+    }
     errors_print(&errors, stderr);
     errors_free(&errors);
     config_free(load);

@@ -14,7 +14,7 @@
 static const char usage[] =
     "usage: ./train import HF_DIR RUN_DIR [CONFIG] [--section.key=value ...]\n"
     "       the model comes from HF_DIR, everything else from CONFIG and the overrides;\n"
-    "       train it with ./train RUN_DIR/config.json --resume";
+    "       train it with ./train RUN_DIR/config.json --resume\n";
 
 static void refuse_model_overrides(const Arguments *args, Errors *errors)
 {
@@ -125,13 +125,16 @@ int import_command(int argc, char **argv)
 {
     Errors errors = {0};
     Arguments args;
-    int code = 2;
-    if (!arguments_parse(&args, argc, argv, NULL, 0, 3, &errors)) return 1;
-    if (args.positional_count < 2) errors_add(&errors, "%s", usage);
-    refuse_model_overrides(&args, &errors);
     ConfigLoad *load = NULL;
-    if (!errors.count) load = config_load(args.positional[2], args.override_count, args.overrides, &errors);
-    if (load && !errors.count) code = import(args.positional[0], args.positional[1], load, &errors);
+    const Syntax syntax = {.usage = usage, .least = 2, .most = 3, .overrides = true};
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    if (code == ARGUMENTS_GO_ON) {
+        code = 2;
+        refuse_model_overrides(&args, &errors);
+        if (!errors.count)
+            load = config_load(args.positional[2], args.override_count, args.overrides, &errors);
+        if (load && !errors.count) code = import(args.positional[0], args.positional[1], load, &errors);
+    }
     errors_print(&errors, stderr);
     errors_free(&errors);
     config_free(load);

@@ -15,9 +15,12 @@ static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
     int64_t vocab = tokenizer_vocab(setup->tokenizer);
     if (c->model.vocab == 0) c->model.vocab = vocab;
     if (c->model.vocab < vocab) {
-        errors_add(errors, "%s: model.vocab is %lld, but the tokenizer %s has ids up to %lld; set model.vocab to 0 or at "
-                   "least %lld", config_where(setup->load, "model.vocab"), (long long)c->model.vocab, path,
-                   (long long)vocab - 1, (long long)vocab);
+        errors_add(
+            errors,
+            "%s: model.vocab is %lld, but the tokenizer %s has ids up to %lld; set model.vocab to 0 or "
+            "at least %lld",
+            config_where(setup->load, "model.vocab"), (long long)c->model.vocab, path, (long long)vocab - 1,
+            (long long)vocab);
         return false;
     }
     setup->token_bytes = calloc((size_t)c->model.vocab, sizeof *setup->token_bytes);
@@ -27,7 +30,7 @@ static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
 }
 
 /* accum and tokens_per_step say the same thing in two ways; the config may give either. */
-static void derive(Config *c)
+void setup_derive(Config *c)
 {
     int64_t rows = c->train.micro_batch * c->train.seq_len;
     if (c->train.tokens_per_step > 0) c->train.accum = c->train.tokens_per_step / rows;
@@ -49,8 +52,20 @@ bool setup_config(Setup *setup, const char *path, int override_count, char **ove
     load_tokenizer(setup, need_tokenizer, errors);
     config_validate(setup->load, errors);
     if (errors->count > before) return false;
-    derive(setup->config);
+    setup_derive(setup->config);
     return true;
+}
+
+/* Ids mean nothing without the tokenizer that made them. */
+static void check_fingerprint(const Setup *setup, const ShardSet *set, const char *patterns, Errors *errors)
+{
+    if (!setup->tokenizer || !set || !set->fingerprint) return;
+    if (set->fingerprint == tokenizer_fingerprint(setup->tokenizer)) return;
+    errors_add(
+        errors,
+        "%s: these tokens were made with another tokenizer than data.tokenizer = %s; tokenize the text "
+        "again, or name the tokenizer.json beside the shards",
+        patterns, setup->config->data.tokenizer);
 }
 
 bool setup_data(Setup *setup, Errors *errors)
@@ -67,18 +82,16 @@ bool setup_data(Setup *setup, Errors *errors)
         .limit_rows = c->train.overfit_batch * c->train.micro_batch,
         .token_bytes = setup->token_bytes,
     };
-    if (!*c->data.train) errors_add(errors, "%s: data.train is empty; name token files, as `./train tokenize` writes them",
-                                    config_where(setup->load, "data.train"));
-    else setup->train_set = shards_open(c->data.train, (ShardDtype)c->data.dtype, c->model.vocab, errors);
-    if (!*c->data.val && c->val.every) fprintf(stderr, "note: data.val is empty, so nothing is validated\n");
-    if (*c->data.val) setup->val_set = shards_open(c->data.val, (ShardDtype)c->data.dtype, c->model.vocab, errors);
-    const ShardSet *sets[] = {setup->train_set, setup->val_set};
-    for (int i = 0; i < 2; i++)
-        if (setup->tokenizer && sets[i] && sets[i]->fingerprint &&
-            sets[i]->fingerprint != tokenizer_fingerprint(setup->tokenizer))
-            errors_add(errors, "%s: these tokens were made with another tokenizer than data.tokenizer = %s; tokenize the "
-                       "text again, or name the tokenizer.json beside the shards", i ? c->data.val : c->data.train,
-                       c->data.tokenizer);
+    if (*c->data.train)
+        setup->train_set = shards_open(c->data.train, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    else
+        errors_add(errors, "%s: data.train is empty; name token files, as `./train tokenize` writes them",
+                   config_where(setup->load, "data.train"));
+    if (*c->data.val)
+        setup->val_set = shards_open(c->data.val, (ShardDtype)c->data.dtype, c->model.vocab, errors);
+    else if (c->val.every) fprintf(stderr, "note: data.val is empty, so nothing is validated\n");
+    check_fingerprint(setup, setup->train_set, c->data.train, errors);
+    check_fingerprint(setup, setup->val_set, c->data.val, errors);
     if (setup->train_set && options.boundary < 0) options.boundary = setup->train_set->boundary;
     if (setup->train_set) setup->train = loader_create(setup->train_set, &options, errors);
     if (setup->val_set) {
@@ -89,29 +102,24 @@ bool setup_data(Setup *setup, Errors *errors)
     return errors->count == before;
 }
 
+void setup_find_data(const Setup *setup, Errors *errors)
+{
+    if (*setup->config->data.train) shards_find(setup->config->data.train, errors);
+    if (*setup->config->data.val) shards_find(setup->config->data.val, errors);
+}
+
 bool setup_backend(Setup *setup, bool plan_only, Errors *errors)
 {
-    const Config *c = setup->config;
     const char *home = getenv("HOME"), *cache_home = getenv("XDG_CACHE_HOME");
     char cache[CONFIG_STRING];  /* tuning takes a minute: it is kept where the user's other caches are */
     if (cache_home && *cache_home) snprintf(cache, sizeof cache, "%s/coda", cache_home);
     else snprintf(cache, sizeof cache, "%s/.cache/coda", home && *home ? home : ".");
-    BackendOptions options = {
-        .wish = c->run.device == DEVICE_CPU ? BACKEND_CPU : c->run.device == DEVICE_CUDA ? BACKEND_CUDA : BACKEND_AUTO,
-        .threads = (int)c->run.threads,
-        .plan_only = plan_only,
-        .cudnn = c->train.attention == ATTENTION_CUDNN,
-        .deterministic = c->train.deterministic,
-        .workspace_bytes = (size_t)c->train.workspace_mib << 20,
-        .fusion = c->fusion.mode,
-        .cache_dir = cache,
-    };
-    if (!backend_open(&setup->backend, &options, errors)) return false;
-    bool gpu = setup->backend.ops != &cpu_ops;
-    if (gpu && c->train.precision != PRECISION_BF16)
-        errors_add(errors, "%s: the GPU kernels compute in bf16; set train.precision=bf16, or run.device=cpu for fp32",
-                   config_where(setup->load, "train.precision"));
-    return !gpu || c->train.precision == PRECISION_BF16;
+    if (!backend_open(&setup->backend, setup->config, plan_only, cache, errors)) return false;
+    if (setup->backend.ops == &cpu_ops || setup->config->train.precision == PRECISION_BF16) return true;
+    errors_add(errors,
+               "%s: the GPU kernels compute in bf16; set train.precision=bf16, or run.device=cpu for fp32",
+               config_where(setup->load, "train.precision"));
+    return false;
 }
 
 int64_t setup_sample_context(const Config *config)
@@ -133,8 +141,9 @@ Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char
     }
     setup->config->train.micro_batch = 1;   /* generation holds one text */
     if (!setup_backend(setup, false, errors)) goto done;
-    model = llama_create(setup->config, setup->backend.act, LLAMA_INFER, setup->backend.ops, setup->backend.device,
-                         &setup->backend.ctx, setup->config->train.seq_len, errors);
+    const Backend *backend = &setup->backend;
+    model = llama_create(setup->config, backend->act, LLAMA_INFER, backend->ops, backend->device,
+                         &backend->ctx, setup->config->train.seq_len, errors);
     CheckpointState state = {0};
     if (model && checkpoint_load(dir, model, &state, errors) < 0) llama_destroy(model), model = NULL;
     checkpoint_state_free(&state);
@@ -158,7 +167,7 @@ void setup_close(Setup *setup)
     *setup = (Setup){0};
 }
 
-int setup_failed(Setup *setup, Errors *errors, int code)
+int setup_finish(Setup *setup, Errors *errors, int code)
 {
     errors_print(errors, stderr);
     errors_free(errors);

@@ -16,20 +16,24 @@ typedef struct Setup {
     Backend     backend;
 } Setup;
 
-/* Reads and checks the config, and derives what it leaves open (vocab from the tokenizer, accum from tokens_per_step).
+/* Reads and checks the config, and derives what it leaves open (vocab from the tokenizer, setup_derive).
  * need_tokenizer false: a tokenizer.json that is not there yet is passed over when model.vocab is given. */
 bool setup_config(Setup *setup, const char *path, int override_count, char **overrides, bool need_tokenizer,
                   Errors *errors);
+/* Settles the values of a checked config that follow from others. */
+void setup_derive(Config *config);
 /* Opens the token shards and makes the loaders. */
 bool setup_data(Setup *setup, Errors *errors);
+/* Only whether the token shards exist: for reporting together with errors of the config. */
+void setup_find_data(const Setup *setup, Errors *errors);
 /* Opens the backend that run.device asks for. */
 bool setup_backend(Setup *setup, bool plan_only, Errors *errors);
-/* From a run directory: its config, tokenizer, backend, and a model with the weights of its newest checkpoint, for
- * texts of up to train.seq_len tokens. Sentences about what was passed over go to stderr. */
+/* From a run directory: its config, tokenizer, backend, and a model with the weights of its newest
+ * checkpoint, for texts of up to train.seq_len tokens. Sentences about what was passed over go to stderr. */
 Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char **overrides, Errors *errors);
 /* Longest text that training samples may have: train.seq_len, or 0 where there are none to be written. */
 int64_t setup_sample_context(const Config *config);
 void setup_close(Setup *setup);
 
-/* Prints errors to stderr; returns the exit code for bad input, 2, or 1 when code says so. */
-int setup_failed(Setup *setup, Errors *errors, int code);
+/* The end of a command: prints the errors, releases everything and returns code. */
+int setup_finish(Setup *setup, Errors *errors, int code);

@@ -237,18 +237,24 @@ static void shard_free(Shard *shard)
     free(shard->path);
 }
 
-/* Appends the files of one pattern. */
-static void open_pattern(ShardSet *set, const char *pattern, ShardDtype dtype, int64_t vocab, Errors *errors)
+/* The files of one pattern, to be released with globfree. False with an error added when there are none. */
+static bool find_files(const char *pattern, glob_t *found, Errors *errors)
 {
-    glob_t found;
-    int    rc = glob(pattern, 0, NULL, &found);
-    if (rc) {
+    int rc = glob(pattern, 0, NULL, found);
+    if (rc)
         errors_add(errors, "%s: %s", pattern,
                    rc != GLOB_NOMATCH        ? "cannot be listed"
                    : strpbrk(pattern, "*?[") ? "no file matches this pattern"
                                              : "no such file");
+    return !rc;
+}
+
+/* Appends the files of one pattern. */
+static void open_pattern(ShardSet *set, const char *pattern, ShardDtype dtype, int64_t vocab, Errors *errors)
+{
+    glob_t found;
+    if (!find_files(pattern, &found, errors))
         return;
-    }
     Shard *shards = realloc(set->shards, (set->count + found.gl_pathc) * sizeof *shards);
     if (shards)
         set->shards = shards;
@@ -310,6 +316,16 @@ ShardSet *shards_open(const char *patterns, ShardDtype dtype, int64_t vocab, Err
         return NULL;
     }
     return set;
+}
+
+void shards_find(const char *patterns, Errors *errors)
+{
+    char  *list = strdup(patterns), *rest = list;
+    glob_t found;
+    for (char *pattern; list && (pattern = strsep(&rest, ","));)
+        if (*pattern && find_files(pattern, &found, errors))
+            globfree(&found);
+    free(list);
 }
 
 void shards_close(ShardSet *set)

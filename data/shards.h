@@ -45,6 +45,8 @@ typedef struct ShardSet {
  * with its offset). Returns NULL when anything was wrong. */
 ShardSet *shards_open(const char *patterns, ShardDtype dtype, int64_t vocab, Errors *errors);
 void shards_close(ShardSet *set);
+/* Only whether each pattern names a file; adds an error for each that does not. */
+void shards_find(const char *patterns, Errors *errors);
 
 static inline int32_t shard_token(const Shard *shard, int64_t index)
 {

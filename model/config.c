@@ -60,9 +60,8 @@ int config_find_section(const char *name)
 
 void config_origin_text(Origin origin, char text[CONFIG_WHERE])
 {
-    if (origin.line == ORIGIN_DEFAULT) snprintf(text, CONFIG_WHERE, "default");
-    else if (origin.line == ORIGIN_COMMAND) snprintf(text, CONFIG_WHERE, "command line");
-    else snprintf(text, CONFIG_WHERE, "%s:%d", origin.file, origin.line);
+    if (origin.file) snprintf(text, CONFIG_WHERE, "%s:%d", origin.file, origin.line);
+    else snprintf(text, CONFIG_WHERE, origin.line == ORIGIN_COMMAND ? "command line" : "default");
 }
 
 static void stored(ConfigLoad *load, int key, Origin origin)
@@ -284,6 +283,8 @@ void config_free(ConfigLoad *load)
 }
 
 Config *config_values(ConfigLoad *load) { return &load->values; }
+
+bool config_is_readable(const ConfigLoad *load) { return !load->unreadable; }
 
 const char *config_where(const ConfigLoad *load, const char *path)
 {

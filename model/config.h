@@ -115,6 +115,8 @@ typedef struct ConfigLoad ConfigLoad;   /* a Config with the origin of each valu
 ConfigLoad *config_load(const char *path, int argc, char *const argv[], Errors *errors);
 void config_free(ConfigLoad *load);
 Config *config_values(ConfigLoad *load);
+/* False where the file gave no values at all: everything else that is wrong would only hide that. */
+bool config_is_readable(const ConfigLoad *load);
 
 /* Cross-field checks: heads % kv_heads, even head size, tokens per step, warm-up against steps, ... Adds all
  * conflicts to errors. Call after derived values (vocab from the tokenizer) are known. Keys that

@@ -1,30 +1,10 @@
-/* What the user may have meant by a name that does not exist. */
+/* Messages about unknown keys and sections, with the nearest names. */
 #include "model/config_table.h"
+#include "model/names.h"
 
 #include <string.h>
 
-#define NAME_LIMIT 64       /* longer names are near nothing */
-#define NAMES      (CONFIG_KEYS + CONFIG_GROUPS)
-
-/* Edit distance by insertion, deletion, replacement and the swap of neighbours (optimal string alignment). */
-static int edit_distance(const char *a, const char *b)
-{
-    int n = (int)strlen(a), m = (int)strlen(b);
-    if (n > NAME_LIMIT || m > NAME_LIMIT) return NAME_LIMIT;
-    int d[NAME_LIMIT + 1][NAME_LIMIT + 1];
-    for (int i = 0; i <= n; i++) d[i][0] = i;
-    for (int j = 0; j <= m; j++) d[0][j] = j;
-    for (int i = 1; i <= n; i++)
-        for (int j = 1; j <= m; j++) {
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
-            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
-                best = d[i - 2][j - 2] + 1;
-            d[i][j] = best;
-        }
-    return d[n][m];
-}
+#define NAMES (CONFIG_KEYS + CONFIG_GROUPS)
 
 /* Two edits make any three letters into any other: short names must be nearer. */
 static int edits_allowed(const char *name) { return strlen(name) <= 3 ? 1 : 2; }
@@ -48,10 +28,10 @@ static bool same_section(const char *a, const char *b)
 
 static int distance(const char *wanted, const char *path)
 {
-    int by_name = edit_distance(name_of(wanted), name_of(path));
-    if (by_name > edits_allowed(name_of(wanted))) by_name = NAME_LIMIT;
-    int by_path = edit_distance(wanted, path);
-    if (by_path > edits_allowed(wanted)) by_path = NAME_LIMIT;
+    int by_name = names_distance(name_of(wanted), name_of(path));
+    if (by_name > edits_allowed(name_of(wanted))) by_name = NAMES_LIMIT;
+    int by_path = names_distance(wanted, path);
+    if (by_path > edits_allowed(wanted)) by_path = NAMES_LIMIT;
     return by_name < by_path ? by_name : by_path;
 }
 
@@ -72,7 +52,7 @@ void config_unknown_key(const char *path, Origin origin, Errors *errors)
     char where[CONFIG_WHERE];
     config_origin_text(origin, where);
 
-    int best = NAME_LIMIT;
+    int best = NAMES_LIMIT;
     bool in_section = false;    /* a name of the same section is as near as any */
     for (int i = 0; i < NAMES; i++) {
         int d = distance(path, path_of(i));
@@ -81,14 +61,14 @@ void config_unknown_key(const char *path, Origin origin, Errors *errors)
         else if (d == best && same) in_section = true;
     }
     NameList names = {{0}, 0};
-    if (best < NAME_LIMIT) {
+    if (best < NAMES_LIMIT) {
         for (int i = 0; i < NAMES; i++)
             if (distance(path, path_of(i)) == best && (!in_section || same_section(path, path_of(i))))
                 list_add(&names, " or ", "\"", path_of(i));
         errors_add(errors, "%s: unknown key \"%.64s\"; did you mean %s?", where, path, names.text);
         return;
     }
-    char section[NAME_LIMIT] = "";
+    char section[NAMES_LIMIT] = "";
     const char *dot = strchr(path, '.');
     if (dot) snprintf(section, sizeof section, "%.*s", (int)(dot - path), path);
     if (dot && config_find_section(section) >= 0) {
@@ -107,14 +87,14 @@ void config_unknown_section(const char *name, Origin origin, Errors *errors)
     config_origin_text(origin, where);
     int best = edits_allowed(name) + 1;
     for (int i = 0; i < CONFIG_SECTIONS; i++) {
-        int d = edit_distance(name, config_sections[i].name);
+        int d = names_distance(name, config_sections[i].name);
         if (d < best) best = d;
     }
     NameList names = {{0}, 0};
     bool near = best <= edits_allowed(name);
     for (int i = 0; i < CONFIG_SECTIONS; i++)
         if (!near) list_add(&names, ", ", "", config_sections[i].name);
-        else if (edit_distance(name, config_sections[i].name) == best)
+        else if (names_distance(name, config_sections[i].name) == best)
             list_add(&names, " or ", "\"", config_sections[i].name);
     if (near) errors_add(errors, "%s: unknown section \"%.64s\"; did you mean %s?", where, name, names.text);
     else errors_add(errors, "%s: unknown section \"%.64s\"; the sections are %s", where, name, names.text);

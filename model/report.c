@@ -448,17 +448,3 @@ bool report_write(const char *run_dir, Errors *errors)
     free(log_path);
     return ok;
 }
-
-int report_command(int argc, char **argv)
-{
-    if (argc != 2 || argv[1][0] == '-') {
-        fprintf(stderr, "usage: ./train report RUN\nwrites RUN/report.html from RUN/log.jsonl\n");
-        return 2;
-    }
-    Errors errors = {0};
-    bool ok = report_write(argv[1], &errors);
-    if (ok) printf("%s/report.html\n", argv[1]);
-    errors_print(&errors, stderr);
-    errors_free(&errors);
-    return ok ? 0 : 2;
-}

@@ -6,6 +6,3 @@
 /* Reads RUN/log.jsonl and replaces RUN/report.html. Torn last lines and records of an unknown kind are passed
  * over. False with errors added: no log, no header and no step in it, not writable. */
 bool report_write(const char *run_dir, Errors *errors);
-
-/* `./train report RUN`: argv[0] is "report". Prints where the report is; returns the exit code. */
-int report_command(int argc, char **argv);

@@ -1,5 +1,6 @@
 /* report.html: well-formed and self-contained whatever the log holds, true to its numbers, and bounded in
  * size. Ticks and number formats by hand. */
+#include "commands/commands.h"
 #include "model/files.h"
 #include "model/log.h"
 #include "model/report.h"

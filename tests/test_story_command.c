@@ -1,5 +1,5 @@
 /* ./train story: files, figures and messages. */
-#include "data/story_command.h"
+#include "commands/commands.h"
 #include "data/story_file.h"
 #include "data/story_grammar.h"
 
@@ -138,7 +138,6 @@ static void explains_wrong_use(void **state)
     has(output, "--bytes=many: expected a number");
     has(output, "unknown argument \"--colour=red\"");
     has(output, "--out=DIR is missing");
-    has(output, "usage: ");
     assert_int_equal(run(output, sizeof output, "generate", out, NULL), 2);
     has(output, "--bytes=N is missing");
     assert_int_equal(run(output, sizeof output, "generate", "--bytes=10", "--out=/dev/null/x"), 1);
@@ -151,7 +150,7 @@ static void explains_wrong_use(void **state)
     assert_int_equal(run(output, sizeof output, "entropy", in_dir("empty.txt"), NULL), 2);
     has(output, "holds no text");
     assert_int_equal(run(output, sizeof output, "check", NULL, NULL), 2);
-    has(output, "FILE is missing");
+    has(output, "check: a word is missing\nusage: ");
     assert_int_equal(run(output, sizeof output, "entropy", NULL, NULL), 2);
     assert_int_equal(run(output, sizeof output, "--help", NULL, NULL), 0);
     has(output, "usage: ");

@@ -1,8 +1,8 @@
 /* ./train tokenize from its arguments to its files: what the shards hold, how documents are cut and held out,
  * what is refused and with which words, and that nothing half written stays. */
+#include "commands/commands.h"
 #include "data/jsonl.h"
 #include "data/shards.h"
-#include "data/tokenize_command.h"
 #include "data/tokenizer.h"
 #include "model/files.h"
 #include "tests/temporary.h"
@@ -412,10 +412,10 @@ static void test_options(void **state)
                          "--dtype=u8", "--val-fraction=1", "--shard-tokens=1k", "--tokenizer=train:10",
                          "--eos", "--format="),
                      2);
-    expect_said("unknown option \"--tokeniser=bytes\"; did you mean \"--tokenizer\"?");
-    expect_said("unknown option \"--frobnicate\"; ./train tokenize --help lists them");
+    expect_said("unknown argument \"--tokeniser=bytes\"; did you mean \"--tokenizer\"?");
+    expect_said("unknown argument \"--frobnicate\"; see --help");
     expect_said("--eos needs a value: --eos=VALUE");
-    expect_said("--format needs a value");
+    expect_said("--format=: expected one of auto, text, jsonl");
     assert_false(exists("out"));
     assert_int_equal(RUN(in_dir("a.txt"), "--bos=yes", "--seed=-1", "--dtype=u8", "--val-fraction=1",
                          "--shard-tokens=1k", "--tokenizer=train:10"), 2);
@@ -426,7 +426,7 @@ static void test_options(void **state)
     expect_said("--shard-tokens=1k: expected a whole number");
     expect_said("--tokenizer=train:10: expected a whole number, 259 or more");
     assert_int_equal(run((const char *const[1]){ NULL }), 2);
-    expect_said("no input is named");
+    expect_said("a word is missing");
     assert_int_equal(RUN("--help"), 0);
     expect_said("usage: ./train tokenize INPUT... --out=DIR");
 }

@@ -1,9 +1,12 @@
-#include "data/tokenize_command.h"
+/* ./train tokenize: text to token shards with a held-out split by documents. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
 #include "data/jsonl.h"
 #include "data/tokenize_shards.h"
 #include "model/files.h"
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,93 +36,9 @@ static const char usage[] =
 typedef struct Options {
     const char *out, *tokenizer, *val_file, *separator, *field, *format, *dtype, *bos, *eos, *overwrite;
     const char *val_fraction, *shard_tokens, *seed;
-    char      **inputs;         /* [input_count]; the array is owned */
+    char      **inputs;         /* [input_count], not owned */
     int         input_count;
 } Options;
-
-typedef struct Option { const char *name, **value; } Option;
-
-/* Edits between two names, for suggestions. */
-static int name_distance(const char *a, const char *b)
-{
-    int row[64], length = (int)strlen(b);
-    if (length > 62)
-        return 64;
-    for (int j = 0; j <= length; j++)
-        row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= length; j++) {
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-        }
-    }
-    return row[length];
-}
-
-static void unknown_option(const char *word, const Option *options, int count, Errors *errors)
-{
-    char name[48];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
-    int best = 0;
-    for (int o = 1; o < count; o++)
-        if (name_distance(name, options[o].name) < name_distance(name, options[best].name))
-            best = o;
-    if (name_distance(name, options[best].name) <= 3)
-        errors_add(errors, "tokenize: unknown option \"%s\"; did you mean \"%s\"?", word, options[best].name);
-    else
-        errors_add(errors, "tokenize: unknown option \"%s\"; ./train tokenize --help lists them", word);
-}
-
-static bool parse_options(Options *options, int argc, char **argv, Errors *errors)
-{
-    *options = (Options){ .tokenizer = "bytes", .separator = "none", .field = "text", .format = "auto",
-                          .dtype = "u32", .bos = "true", .eos = "false", .overwrite = "false",
-                          .val_fraction = "0.05", .shard_tokens = "0", .seed = "1" };
-    const Option table[] = {
-        { "--out", &options->out },
-        { "--tokenizer", &options->tokenizer },
-        { "--val-file", &options->val_file },
-        { "--val-fraction", &options->val_fraction },
-        { "--document-separator", &options->separator },
-        { "--text-field", &options->field },
-        { "--format", &options->format },
-        { "--dtype", &options->dtype },
-        { "--bos", &options->bos },
-        { "--eos", &options->eos },
-        { "--overwrite", &options->overwrite },
-        { "--shard-tokens", &options->shard_tokens },
-        { "--seed", &options->seed },
-    };
-    const int count = sizeof table / sizeof *table;
-    options->inputs = malloc((size_t)(argc + 1) * sizeof *options->inputs);
-    if (!options->inputs)
-        return false;
-    for (int a = 1; a < argc; a++) {
-        if (strncmp(argv[a], "--", 2)) {
-            options->inputs[options->input_count++] = argv[a];
-            continue;
-        }
-        int    o = 0;
-        size_t length = strcspn(argv[a], "=");
-        while (o < count && (strlen(table[o].name) != length || strncmp(table[o].name, argv[a], length)))
-            o++;
-        if (o == count)
-            unknown_option(argv[a], table, count, errors);
-        else if (!argv[a][length] || !argv[a][length + 1])
-            errors_add(errors, "tokenize: %s needs a value: %s=VALUE", table[o].name, table[o].name);
-        else
-            *table[o].value = argv[a] + length + 1;
-    }
-    if (!options->out)
-        errors_add(errors, "tokenize: --out=DIR is missing");
-    if (options->input_count == 0)
-        errors_add(errors, "tokenize: no input is named");
-    return true;
-}
 
 /* Index of value among `count` words; adds an error that lists them when it is none. */
 static int choose(const char *option, const char *value, const char *const *words, int count, Errors *errors)
@@ -434,23 +353,39 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
 
 int tokenize_command(int argc, char **argv)
 {
-    Errors  errors = { 0 };
-    Options options;
-    for (int a = 1; a < argc; a++)
-        if (!strcmp(argv[a], "--help") || !strcmp(argv[a], "-h")) {
-            fputs(usage, stdout);
-            return 0;
-        }
-    if (!parse_options(&options, argc, argv, &errors)) {
-        fputs("error: no memory\n", stderr);
-        return 1;
+    Errors    errors = { 0 };
+    Arguments args;
+    Options   options = { .tokenizer = "bytes", .separator = "none", .field = "text", .format = "auto",
+                          .dtype = "u32", .bos = "true", .eos = "false", .overwrite = "false",
+                          .val_fraction = "0.05", .shard_tokens = "0", .seed = "1" };
+    const Flag flags[] = {
+        { "--out", NULL, &options.out },
+        { "--tokenizer", NULL, &options.tokenizer },
+        { "--val-file", NULL, &options.val_file },
+        { "--val-fraction", NULL, &options.val_fraction },
+        { "--document-separator", NULL, &options.separator },
+        { "--text-field", NULL, &options.field },
+        { "--format", NULL, &options.format },
+        { "--dtype", NULL, &options.dtype },
+        { "--bos", NULL, &options.bos },
+        { "--eos", NULL, &options.eos },
+        { "--overwrite", NULL, &options.overwrite },
+        { "--shard-tokens", NULL, &options.shard_tokens },
+        { "--seed", NULL, &options.seed },
+    };
+    const Syntax syntax = { .usage = usage, .least = 1, .most = INT_MAX, .flags = flags,
+                            .flag_count = sizeof flags / sizeof *flags };
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    if (code == ARGUMENTS_GO_ON) {
+        options.inputs      = args.positional;
+        options.input_count = args.positional_count;
+        if (!options.out)
+            errors_add(&errors, "tokenize: --out=DIR is missing");
+        Job job = read_job(&options, &errors);
+        code    = errors.count ? 2 : tokenize(&options, &job, &errors);
     }
-    Job job  = read_job(&options, &errors);
-    int code = errors.count ? 2 : tokenize(&options, &job, &errors);
-    if (errors.count && argc == 1)
-        fputs(usage, stderr);
     errors_print(&errors, stderr);
     errors_free(&errors);
-    free(options.inputs);
+    arguments_free(&args);
     return code;
 }

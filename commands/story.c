@@ -1,10 +1,11 @@
-#include "data/story_command.h"
-
+/* ./train story: makes, checks and measures the demo's corpus. A file of stories holds one per paragraph: a
+ * blank line ends a story, and none contains one. */
+#include "commands/arguments.h"
+#include "commands/commands.h"
 #include "data/story.h"
 #include "data/story_check.h"
 #include "data/story_file.h"
 #include "data/story_parse.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -12,24 +13,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char usage[] = "usage: train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
-                            "       train story check FILE [--against=FILE]\n"
-                            "       train story entropy FILE\n";
+static const char usage[] =
+    "usage: ./train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
+    "       writes DIR/train.txt and DIR/held_out.txt\n"
+    "       ./train story check FILE [--against=FILE]\n"
+    "       how many stories hold together, and why the others do not; --against counts those found in FILE\n"
+    "       ./train story entropy FILE\n"
+    "       information in the stories, recovered from the text by a parser\n";
 
-/* Prints the errors, and the usage where the user can mend the call; returns `code`. */
+/* Prints and frees the errors; returns `code`. */
 static int fail(Errors *errors, int code)
 {
     errors_print(errors, stderr);
     errors_free(errors);
-    if (code == 2) fputs(usage, stderr);
     return code;
-}
-
-/* The value of "--name=value" if arg has that name, else NULL. */
-static const char *value_of(const char *arg, const char *name)
-{
-    const size_t n = strlen(name);
-    return strncmp(arg, name, n) == 0 && arg[n] == '=' ? arg + n + 1 : NULL;
 }
 
 static double parse_number(const char *name, const char *text, double low, double high, Errors *errors)
@@ -47,14 +44,14 @@ typedef struct Split {
     double bytes; /* written until this many are reached */
 } Split;
 
-static int write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors)
+static void write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", dir, split.name);
     FILE *f = fopen(path, "wb");
     if (!f) {
         errors_add(errors, "%s: cannot be written (%s)", path, strerror(errno));
-        return 0;
+        return;
     }
     double bits = 0;
     int64_t written = 0, text_bytes = 0, count = 0;
@@ -70,34 +67,30 @@ static int write_split(const StoryGrammar *g, const char *dir, Split split, uint
     const int failed = ferror(f);
     if (fclose(f) != 0 || failed) {
         errors_add(errors, "%s: writing %lld bytes failed (disk full?)", path, (long long)written);
-        return 0;
+        return;
     }
     if (count > 0)
         printf("%s: %lld stories, %lld bytes, %.1f bits a story, entropy %.4f bits/byte\n", path,
                (long long)count, (long long)written, bits / (double)count, bits / (double)text_bytes);
-    return 1;
 }
 
 static int generate(int argc, char **argv)
 {
     Errors errors = {0};
-    double bytes = 0, held_out = 0.05, seed = 1;
-    const char *dir = NULL, *value;
-    for (int i = 0; i < argc; i++) {
-        if ((value = value_of(argv[i], "--bytes")))
-            bytes = parse_number("--bytes", value, 1, 1e13, &errors);
-        else if ((value = value_of(argv[i], "--seed")))
-            seed = parse_number("--seed", value, 0, 9007199254740992.0, &errors);
-        else if ((value = value_of(argv[i], "--held-out")))
-            held_out = parse_number("--held-out", value, 0, 0.9, &errors);
-        else if ((value = value_of(argv[i], "--out")))
-            dir = value;
-        else
-            errors_add(&errors, "unknown argument \"%s\"", argv[i]);
-    }
+    Arguments args;
+    const char *bytes_text = NULL, *seed_text = "1", *held_out_text = "0.05", *dir = NULL;
+    const Flag flags[] = {{"--bytes", NULL, &bytes_text}, {"--seed", NULL, &seed_text},
+                          {"--held-out", NULL, &held_out_text}, {"--out", NULL, &dir}};
+    const Syntax syntax = {.usage = usage, .flags = flags, .flag_count = 4};
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    arguments_free(&args);
+    if (code != ARGUMENTS_GO_ON) return fail(&errors, code);
+    const double bytes = bytes_text ? parse_number("--bytes", bytes_text, 1, 1e13, &errors) : 0;
+    const double seed = parse_number("--seed", seed_text, 0, 9007199254740992.0, &errors);
+    const double held_out = parse_number("--held-out", held_out_text, 0, 0.9, &errors);
     if (seed != floor(seed)) errors_add(&errors, "--seed: expected an integer");
-    if (bytes == 0 && errors.count == 0) errors_add(&errors, "--bytes=N is missing");
-    if (!dir || !*dir) errors_add(&errors, "--out=DIR is missing");
+    if (!bytes_text) errors_add(&errors, "--bytes=N is missing");
+    if (!dir) errors_add(&errors, "--out=DIR is missing");
     if (errors.count) return fail(&errors, 2);
 
     StoryGrammar *g = story_grammar_create();
@@ -132,20 +125,25 @@ static void print_tally(const char *path, const Tally *t, int64_t count, const c
     }
 }
 
+/* Takes the one FILE of a command, and its flags. Returns ARGUMENTS_GO_ON, or the exit code. */
+static int take_file(int argc, char **argv, const char **path, const Flag *flags, int flag_count)
+{
+    Errors errors = {0};
+    Arguments args;
+    const Syntax syntax = {.usage = usage, .least = 1, .most = 1, .flags = flags, .flag_count = flag_count};
+    int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    *path = code == ARGUMENTS_GO_ON ? args.positional[0] : NULL;
+    arguments_free(&args);
+    return errors.count ? fail(&errors, 2) : code;
+}
+
 static int check(int argc, char **argv)
 {
     Errors errors = {0};
-    const char *path = NULL, *against = NULL, *value;
-    for (int i = 0; i < argc; i++) {
-        if ((value = value_of(argv[i], "--against")))
-            against = value;
-        else if (argv[i][0] != '-' && !path)
-            path = argv[i];
-        else
-            errors_add(&errors, "unknown argument \"%s\"", argv[i]);
-    }
-    if (!path) errors_add(&errors, "FILE is missing");
-    if (errors.count) return fail(&errors, 2);
+    const char *path, *against = NULL;
+    const Flag flags[] = {{"--against", NULL, &against}};
+    int code = take_file(argc, argv, &path, flags, 1);
+    if (code != ARGUMENTS_GO_ON) return code;
 
     StoryFile stories = {0}, training = {0};
     StoryGrammar *g = story_grammar_create();
@@ -175,13 +173,12 @@ static int check(int argc, char **argv)
 static int entropy(int argc, char **argv)
 {
     Errors errors = {0};
-    if (argc != 1 || argv[0][0] == '-') {
-        errors_add(&errors, "entropy takes one FILE");
-        return fail(&errors, 2);
-    }
+    const char *path;
+    int code = take_file(argc, argv, &path, NULL, 0);
+    if (code != ARGUMENTS_GO_ON) return code;
     StoryFile stories = {0};
     StoryGrammar *g = story_grammar_create();
-    const int readable = story_file_open(&stories, argv[0], &errors);
+    const int readable = story_file_open(&stories, path, &errors);
     if (!g) errors_add(&errors, "no memory for the story grammar");
     if (errors.count == 0) {
         int64_t parsed = 0, ambiguous = 0, bytes = 0;
@@ -196,7 +193,7 @@ static int entropy(int argc, char **argv)
             bits += p.bits;
             bytes += (int64_t)d.length;
         }
-        printf("%s: %lld stories, %lld parsed in one way, %lld in several\n", argv[0],
+        printf("%s: %lld stories, %lld parsed in one way, %lld in several\n", path,
                (long long)stories.count, (long long)parsed, (long long)ambiguous);
         if (parsed)
             printf("entropy: %.4f bits/byte, %.1f bits a story, %.1f bytes a story\n", bits / (double)bytes,
@@ -210,14 +207,14 @@ static int entropy(int argc, char **argv)
 int story_command(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    if (strcmp(what, "generate") == 0) return generate(argc - 2, argv + 2);
-    if (strcmp(what, "check") == 0) return check(argc - 2, argv + 2);
-    if (strcmp(what, "entropy") == 0) return entropy(argc - 2, argv + 2);
-    if (strcmp(what, "--help") == 0) {
+    if (strcmp(what, "generate") == 0) return generate(argc - 1, argv + 1);
+    if (strcmp(what, "check") == 0) return check(argc - 1, argv + 1);
+    if (strcmp(what, "entropy") == 0) return entropy(argc - 1, argv + 1);
+    if (strcmp(what, "--help") == 0 || strcmp(what, "-h") == 0) {
         fputs(usage, stdout);
         return 0;
     }
     Errors errors = {0};
-    errors_add(&errors, "story: expected generate, check or entropy, found \"%s\"", what);
+    errors_add(&errors, "story: expected generate, check or entropy, found \"%s\"\n%s", what, usage);
     return fail(&errors, 2);
 }
