@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The 1B training step and single layers against PyTorch, on the same GPU in one call.
 
-    python3 scripts/bench_vs_torch.py [--out=FILE.json] [--train=./train] [--layer=PATH/bench_layer] [step] [layer]
+    python3 scripts/bench_vs_torch.py [--out=FILE.json] [--train=./train] [--layer=PATH/bench_layer]
+                                      [--seq=2048,8192] [step] [layer]
 
-PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters, gradients and
-moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c). Every measurement is a
-process of its own, so that each has the whole card; ours run before and after PyTorch's. Times are medians. Needs a GPU,
-a PyTorch that can use it, and ./train built with CUDA.
+PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters,
+gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c).
+Every measurement is a process of its own, so that each has the whole card; ours run before and after
+PyTorch's. Times are medians. Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import json
 import math
@@ -22,7 +23,7 @@ WIDTHS = {
 }
 
 
-# ---- PyTorch's side, run as `bench_vs_torch.py --torch WHAT ...` in a process of its own -------------------------
+# ---- PyTorch's side, run as `bench_vs_torch.py --torch WHAT ...` in a process of its own -------------------
 
 
 def median_ms(torch, run, warm, reps):
@@ -57,11 +58,12 @@ def make_layer(torch, w):
 
     def layer(x, p, cos, sin):
         batch, seq, _ = x.shape
-        qkv = F.linear(F.rms_norm(x, (d,), p["n1"], 1e-5), p["wqkv"]).view(batch, seq, heads + 2 * kv, head_dim)
+        qkv = F.linear(F.rms_norm(x, (d,), p["n1"], 1e-5), p["wqkv"])
+        qkv = qkv.view(batch, seq, heads + 2 * kv, head_dim)
         q, k, v = qkv[:, :, :heads], qkv[:, :, heads:heads + kv], qkv[:, :, heads + kv:]
         q, k = rope(q, cos, sin), rope(k, cos, sin)
-        o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
-                                           enable_gqa=True)
+        o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                           is_causal=True, enable_gqa=True)
         x = x + F.linear(o.transpose(1, 2).reshape(batch, seq, heads * head_dim), p["wo"])
         gate, up = F.linear(F.rms_norm(x, (d,), p["n2"], 1e-5), p["w13"]).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, p["w2"])
@@ -78,8 +80,8 @@ def make_params(torch, w, dtype):
     def norm():
         return torch.ones(d, device="cuda", dtype=dtype).requires_grad_()
 
-    return dict(wqkv=matrix(q, d), wo=matrix(d, w["h"] * w["hd"]), w13=matrix(2 * f, d), w2=matrix(d, f), n1=norm(),
-                n2=norm())
+    return dict(wqkv=matrix(q, d), wo=matrix(d, w["h"] * w["hd"]), w13=matrix(2 * f, d), w2=matrix(d, f),
+                n1=norm(), n2=norm())
 
 
 def torch_layer(torch, name, seq):
@@ -143,7 +145,7 @@ def torch_side(what, name, seq):
     print(json.dumps(result))
 
 
-# ---- both sides --------------------------------------------------------------------------------------------------
+# ---- both sides --------------------------------------------------------------------------------------------
 
 
 def run(command):
@@ -158,9 +160,9 @@ def run_torch(what, name, seq):
     return run([sys.executable, os.path.abspath(__file__), "--torch", what, name, str(seq)])
 
 
-def compare_steps(train, config, results):
+def compare_steps(train, config, seqs, results):
     print("1B step, 16 layers, 16,384 tokens, tied embeddings        tokens/s   ratio   peak GiB   ratio")
-    for seq in (2048, 8192):
+    for seq in seqs:
         command = [train, "bench", config, "--run.device=cuda", f"--train.seq_len={seq}",
                    f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
                    "--train.recompute=swiglu"]
@@ -173,8 +175,9 @@ def compare_steps(train, config, results):
         gib = 2.0 ** 30
         for name, r in (("PyTorch, all BF16", bf16), ("PyTorch, FP32 with autocast", fp32)):
             print(f"  seq {seq}: {name:40s} {r['tok_per_s']:12.0f}          {r['peak_bytes'] / gib:8.2f}")
-        print(f"  seq {seq}: {'coda.c, BF16 with FP32 masters':40s} {mine['tok_per_s']:12.0f}  {mine['tok_per_s'] / fastest:6.3f}"
-              f"  {mine['plan_bytes'] / gib:8.2f}  {mine['plan_bytes'] / fp32['peak_bytes']:6.3f}", flush=True)
+        print(f"  seq {seq}: {'coda.c, BF16 with FP32 masters':40s} {mine['tok_per_s']:12.0f}"
+              f"  {mine['tok_per_s'] / fastest:6.3f}  {mine['plan_bytes'] / gib:8.2f}"
+              f"  {mine['plan_bytes'] / fp32['peak_bytes']:6.3f}", flush=True)
 
 
 def compare_layers(bench, results):
@@ -185,14 +188,16 @@ def compare_layers(bench, results):
         ours.append(run([bench, "--seq=2048", name]))
         forward, both = min(o["fwd_ms"] for o in ours), min(o["fwdbwd_ms"] for o in ours)
         results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
-        print(f"  {name:4s} width, seq 2048       {forward:10.3f} {theirs['fwd_ms']:8.3f}  {theirs['fwd_ms'] / forward:6.3f}"
-              f"           {both:8.3f} {theirs['fwdbwd_ms']:8.3f}  {theirs['fwdbwd_ms'] / both:6.3f}", flush=True)
+        print(f"  {name:4s} width, seq 2048       {forward:10.3f} {theirs['fwd_ms']:8.3f}"
+              f"  {theirs['fwd_ms'] / forward:6.3f}           {both:8.3f} {theirs['fwdbwd_ms']:8.3f}"
+              f"  {theirs['fwdbwd_ms'] / both:6.3f}", flush=True)
 
 
 def main():
     if sys.argv[1:2] == ["--torch"]:
         return torch_side(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-    options = dict(out="", train="./train", layer="build/cuda/tests/gpu/bench_layer", config="configs/llama3_1b.json")
+    options = dict(out="", train="./train", layer="build/cuda/tests/gpu/bench_layer",
+                   config="configs/llama3_1b.json", seq="2048,8192")
     parts = []
     for argument in sys.argv[1:]:
         name, equals, value = argument.removeprefix("--").partition("=")
@@ -205,7 +210,8 @@ def main():
     results = {}
     for part in parts or ["step", "layer"]:
         if part == "step":
-            compare_steps(options["train"], options["config"], results)
+            seqs = [int(seq) for seq in options["seq"].split(",")]
+            compare_steps(options["train"], options["config"], seqs, results)
         else:
             compare_layers(options["layer"], results)
     if options["out"]:

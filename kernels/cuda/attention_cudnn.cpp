@@ -1,9 +1,11 @@
 /* Causal attention by cuDNN's fused kernels, through the headers of cudnn-frontend 1.18.0.
  *
- * q, k and v are strided views of packed qkv, and gradients go straight into packed dqkv: no copies. Plans are
- * built at the first call of a shape, which must not be captured. Two traps: every tensor needs its own uid above
- * those that the frontend deals out (it numbers its scalars from 1), and execute() must be given exactly the
- * graph's own tensors. */
+ * q, k and v are strided views of packed qkv, and gradients go straight into packed dqkv: no copies. Plans
+ * are built at the first call of a shape, which must not be captured. Three traps: every tensor needs its own
+ * uid above those that the frontend deals out (it numbers its scalars from 1); execute() must be given
+ * exactly the graph's own tensors; and where a sequence is no multiple of 128, the frontend gives cuDNN up to
+ * 9.15 a padding mask for the backward pass whose lengths it copies from a temporary of the host, which a
+ * recorded graph reads again long after. So such a mask comes from here, with lengths in device memory. */
 #include "kernels/cuda/backend.h"
 #include <cmath>
 #include <cstdio>
@@ -15,7 +17,10 @@
 
 namespace fe = cudnn_frontend;
 
-enum Uid : int64_t { UID_Q = 1001, UID_K, UID_V, UID_O, UID_LSE, UID_DO, UID_DQ, UID_DK, UID_DV };
+enum Uid : int64_t { UID_Q = 1001, UID_K, UID_V, UID_O, UID_LSE, UID_DO, UID_DQ, UID_DK, UID_DV,
+                   UID_LENGTHS_Q, UID_LENGTHS_KV };
+
+enum { UNMASKED_MULTIPLE = 128 };
 
 typedef std::shared_ptr<fe::graph::Tensor_attributes> Node;
 typedef std::unordered_map<int64_t, void *> Pack;
@@ -27,6 +32,7 @@ struct Plan {
     bool backward, usable;
     int batch;
     int64_t workspace;
+    int32_t *lengths;       /* [batch] on the device, all seq; NULL: no padding mask */
     std::shared_ptr<fe::graph::Graph> graph;
 };
 
@@ -46,6 +52,8 @@ const char *cudnn_version_text()
 void cudnn_plans_close(AttentionPlans *plans)
 {
     if (!plans) return;
+    for (Plan &p : plans->plans) cudaFree(p.lengths);
+    plans->plans.clear();       /* graphs go before their handle */
     cudnnDestroy(plans->handle);
     delete plans;
 }
@@ -57,9 +65,19 @@ static fe::graph::Tensor_attributes view(const char *name, Uid uid, int64_t batc
         .set_stride({seq * stride, dim, stride, 1}).set_data_type(fe::DataType_t::BFLOAT16);
 }
 
-static void output(const Node &t, Uid uid, int64_t batch, int64_t heads, int64_t seq, int64_t dim, int64_t stride)
+static fe::graph::Tensor_attributes lengths(const char *name, Uid uid, int64_t batch)
 {
-    t->set_output(true).set_uid(uid).set_dim({batch, heads, seq, dim}).set_stride({seq * stride, dim, stride, 1})
+    return fe::graph::Tensor_attributes().set_name(name).set_uid(uid).set_dim({batch, 1, 1, 1})
+        .set_stride({1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32);
+}
+
+static void
+output(const Node &t, Uid uid, int64_t batch, int64_t heads, int64_t seq, int64_t dim, int64_t stride)
+{
+    t->set_output(true)
+        .set_uid(uid)
+        .set_dim({batch, heads, seq, dim})
+        .set_stride({seq * stride, dim, stride, 1})
         .set_data_type(fe::DataType_t::BFLOAT16);
 }
 
@@ -76,18 +94,33 @@ static std::string build(Plan *plan, cudnnHandle_t handle)
     Node k = g->tensor(view("k", UID_K, B, KV, S, D, plan->qkv_stride));
     Node v = g->tensor(view("v", UID_V, B, KV, S, D, plan->qkv_stride));
     if (!plan->backward) {
-        auto [o, lse] = g->sdpa(q, k, v, fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true)
-                                .set_causal_mask(true).set_attn_scale(scale));
+        auto [o, lse] = g->sdpa(q, k, v,
+                                fe::graph::SDPA_attributes()
+                                    .set_name("attention")
+                                    .set_generate_stats(true)
+                                    .set_causal_mask(true)
+                                    .set_attn_scale(scale));
         output(o, UID_O, B, H, S, D, plan->o_stride);
         lse->set_output(true).set_uid(UID_LSE).set_data_type(fe::DataType_t::FLOAT);
     } else {
         Node o = g->tensor(view("o", UID_O, B, H, S, D, plan->o_stride));
         Node d_o = g->tensor(view("do", UID_DO, B, H, S, D, plan->o_stride));
-        Node lse = g->tensor(fe::graph::Tensor_attributes().set_name("lse").set_uid(UID_LSE).set_dim({B, H, S, 1})
-                             .set_stride({H * S, S, 1, 1}).set_data_type(fe::DataType_t::FLOAT));
-        auto [dq, dk, dv] = g->sdpa_backward(
-            q, k, v, o, d_o, lse, fe::graph::SDPA_backward_attributes().set_name("attention_bwd")
-            .set_causal_mask(true).set_attn_scale(scale).set_deterministic_algorithm(s.deterministic));
+        Node lse = g->tensor(fe::graph::Tensor_attributes()
+                                 .set_name("lse")
+                                 .set_uid(UID_LSE)
+                                 .set_dim({B, H, S, 1})
+                                 .set_stride({H * S, S, 1, 1})
+                                 .set_data_type(fe::DataType_t::FLOAT));
+        auto attributes = fe::graph::SDPA_backward_attributes()
+                              .set_name("attention_bwd")
+                              .set_causal_mask(true)
+                              .set_attn_scale(scale)
+                              .set_deterministic_algorithm(s.deterministic);
+        if (S % UNMASKED_MULTIPLE)
+            attributes.set_padding_mask(true)
+                .set_seq_len_q(g->tensor(lengths("lengths_q", UID_LENGTHS_Q, B)))
+                .set_seq_len_kv(g->tensor(lengths("lengths_kv", UID_LENGTHS_KV, B)));
+        auto [dq, dk, dv] = g->sdpa_backward(q, k, v, o, d_o, lse, attributes);
         output(dq, UID_DQ, B, H, S, D, plan->qkv_stride);
         output(dk, UID_DK, B, KV, S, D, plan->qkv_stride);
         output(dv, UID_DV, B, KV, S, D, plan->qkv_stride);
@@ -105,9 +138,10 @@ static std::string build(Plan *plan, cudnnHandle_t handle)
 
 static bool same(const Plan &p, const AttentionShape &s, int64_t qkv_stride, int64_t o_stride, bool backward)
 {
-    return p.backward == backward && p.qkv_stride == qkv_stride && p.o_stride == o_stride && p.shape.batch == s.batch &&
-           p.shape.seq == s.seq && p.shape.heads == s.heads && p.shape.kv_heads == s.kv_heads &&
-           p.shape.head_dim == s.head_dim && p.shape.deterministic == s.deterministic;
+    return p.backward == backward && p.qkv_stride == qkv_stride && p.o_stride == o_stride &&
+           p.shape.batch == s.batch && p.shape.seq == s.seq && p.shape.heads == s.heads &&
+           p.shape.kv_heads == s.kv_heads && p.shape.head_dim == s.head_dim &&
+           p.shape.deterministic == s.deterministic;
 }
 
 /* Where cuDNN cannot: says so once a shape, and the reference takes over. */
@@ -115,7 +149,8 @@ static void refuse(const CudaBackend *backend, const Plan &p, const char *cause)
 {
     const AttentionShape &s = p.shape;
     fprintf(stderr,
-            "warning: cuDNN cannot run %s for batch %d, seq %d, heads %d, kv_heads %d, head_dim %d%s on %s with %s: %s. "
+            "warning: cuDNN cannot run %s for batch %d, seq %d, heads %d, kv_heads %d, head_dim %d%s on %s "
+            "with %s: %s. "
             "The much slower reference attention takes its place.\n",
             p.backward ? "attention_bwd" : "attention", s.batch, s.seq, s.heads, s.kv_heads, s.head_dim,
             s.deterministic ? ", deterministic" : "", backend->gpu, cudnn_version_text(), cause);
@@ -137,8 +172,8 @@ static Plan make_plan(const OpContext *ctx, AttentionPlans *plans, Plan p)
             return p;
         }
     }
-    std::string cause = "one sequence needs a workspace of " + std::to_string(p.workspace >> 20) + " MiB and there are " +
-                        std::to_string(limit >> 20) + ": raise train.workspace_mib";
+    std::string cause = "one sequence needs a workspace of " + std::to_string(p.workspace >> 20) +
+                        " MiB and there are " + std::to_string(limit >> 20) + ": raise train.workspace_mib";
     refuse(backend_of(ctx), p, cause.c_str());
     return p;
 }
@@ -150,22 +185,33 @@ static AttentionPlans *plans_of(const OpContext *ctx, const char *op)
     backend->attention = new AttentionPlans{};
     cudnnStatus_t status = cudnnCreate(&backend->attention->handle);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(backend->attention->handle, stream_of(ctx));
-    if (status != CUDNN_STATUS_SUCCESS) cuda_fail(__FILE__, __LINE__, op, "cudnnCreate", cudnnGetErrorString(status));
+    if (status != CUDNN_STATUS_SUCCESS)
+        cuda_fail(__FILE__, __LINE__, op, "cudnnCreate", cudnnGetErrorString(status));
     return backend->attention;
 }
 
-static const Plan &plan_for(const OpContext *ctx, AttentionPlans *plans, const AttentionShape &s, int64_t qkv_stride,
-                            int64_t o_stride, bool backward)
+static const Plan &plan_for(const OpContext *ctx, AttentionPlans *plans, const AttentionShape &s,
+                            int64_t qkv_stride, int64_t o_stride, bool backward)
 {
     for (const Plan &p : plans->plans)
         if (same(p, s, qkv_stride, o_stride, backward)) return p;
     Plan wanted = {};
     wanted.shape = s, wanted.qkv_stride = qkv_stride, wanted.o_stride = o_stride, wanted.backward = backward;
-    plans->plans.push_back(make_plan(ctx, plans, wanted));
+    Plan made = make_plan(ctx, plans, wanted);
+    if (made.usable && backward && s.seq % UNMASKED_MULTIPLE) {
+        std::vector<int32_t> all(made.batch, s.seq);
+        size_t bytes = all.size() * sizeof all[0];
+        CUDA_CHECK("attention_bwd", cudaMalloc((void **)&made.lengths, bytes));
+        CUDA_CHECK("attention_bwd", cudaMemcpyAsync(made.lengths, all.data(), bytes, cudaMemcpyHostToDevice,
+                                                    stream_of(ctx)));
+        CUDA_CHECK("attention_bwd", cudaStreamSynchronize(stream_of(ctx)));
+    }
+    plans->plans.push_back(made);
     return plans->plans.back();
 }
 
-static void execute(const OpContext *ctx, const AttentionPlans *plans, const Plan &p, Pack &pack, const char *op)
+static void
+execute(const OpContext *ctx, const AttentionPlans *plans, const Plan &p, Pack &pack, const char *op)
 {
     fe::error_t status = p.graph->execute(plans->handle, pack, op_scratch(ctx));
     if (!status.is_good()) cuda_fail(__FILE__, __LINE__, op, "cudnn execute", status.get_message().c_str());
@@ -203,8 +249,8 @@ bool cudnn_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, Att
     return true;
 }
 
-bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
-                         AttentionShape s)
+bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                         const float *lse, AttentionShape s)
 {
     if (!takes(s)) return false;
     AttentionPlans *plans = plans_of(ctx, "attention_bwd");
@@ -218,6 +264,7 @@ bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor q
         pack[UID_DQ] = at;
         pack[UID_DK] = at + s.heads * head;
         pack[UID_DV] = at + (s.heads + s.kv_heads) * head;
+        if (p.lengths) pack[UID_LENGTHS_Q] = pack[UID_LENGTHS_KV] = p.lengths;
         execute(ctx, plans, p, pack, "attention_bwd");
     }
     return true;

@@ -48,8 +48,8 @@ static inline cudaStream_t stream_of(const OpContext *ctx) { return (cudaStream_
 
 #define LAUNCH_CHECK(op) CUDA_CHECK(op_name(op), cudaGetLastError())
 
-/* Stands at the head of every op: an NVTX range with the layer as its payload, and the op's time where those are
- * collected (times.cu). */
+/* Stands at the head of every op: an NVTX range with the layer as its payload, and the op's time where those
+ * are collected (times.cu). */
 struct OpRange {
     OpRange(const OpContext *ctx, OpId op);
     ~OpRange();
@@ -80,9 +80,11 @@ typedef enum GemmForm {
  * c.data NULL: nothing is added. The first call of a shape outside a capture measures and so waits. */
 void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c);
 
-/* The same for a kernel behind it that can add c itself, where measuring found that faster: then `added` is false and
- * the product is returned, which stands in d, or in the op's scratch when c and d are the same memory. */
-Tensor gemm_add(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c, bool *added);
+/* The same for a kernel behind it that can add c itself, where measuring found that faster: then `added` is
+ * false and the product is returned, which stands in d, or in the op's scratch when c and d are the same
+ * memory. */
+Tensor gemm_add(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c,
+                bool *added);
 
 GemmTable *gemm_table_open(CudaBackend *backend);
 void gemm_table_close(GemmTable *table);
@@ -93,8 +95,8 @@ bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors);
 
 /* cuDNN (attention_cudnn.cpp). False where it cannot take the shape: the reference does. */
 bool cudnn_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, AttentionShape shape);
-bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
-                         AttentionShape shape);
+bool cudnn_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                         const float *lse, AttentionShape shape);
 void cudnn_plans_close(AttentionPlans *plans);
 const char *cudnn_version_text();
 bool cudnn_built();
@@ -122,16 +124,16 @@ void cuda_head_eval(const OpContext *ctx, const HeadChunk *h);
 void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h);
 void cuda_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);
 void cuda_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq);
-void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
-                  RowNorm norm, RowSums zdz);
+void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad,
+                  Tensor x, RowNorm norm, RowSums zdz);
 void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
                    bool accumulate);
 void cuda_fold(const OpContext *ctx, const Weight *w);
 void cuda_grad_norm(const OpContext *ctx, const Weight *w, double *sumsq);
 void cuda_clip(const OpContext *ctx, const double *sumsq, int count, const Hyper *hyper, StepStats *stats);
 void cuda_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const StepStats *stats);
-void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache, int64_t past,
-                           AttentionShape shape);
+void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache,
+                           int64_t past, AttentionShape shape);
 int64_t cuda_count_nonfinite(const OpContext *ctx, Tensor t);
 
 /* ---- shared by ops (weights.cu, head_grad.cu) -------------------------------------------------------- */
@@ -140,8 +142,8 @@ int64_t cuda_count_nonfinite(const OpContext *ctx, Tensor t);
 void cuda_sum_squares(const OpContext *ctx, OpId op, Tensor grad, double *sumsq);
 
 /* out (+)= sum over rows of partial, in one fixed order.     out: [cols] f32  partial: [rows, cols] f32 */
-void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows, int64_t cols,
-                      bool accumulate);
+void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows,
+                      int64_t cols, bool accumulate);
 
 /* Bytes of op scratch for a weight of this size, and for a head chunk of this size. */
 size_t cuda_norm_scratch(int64_t rows, int64_t cols, bool folded);

@@ -6,10 +6,21 @@
 
 typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } CudaAttention;
 
+/* How an op with a fused form runs: by cublasLt and a separate kernel, fused (on Hopper, where the sizes
+ * allow it), or as is faster at its shape, measured at the first start. */
+typedef enum CudaFusion { CUDA_FUSION_OFF, CUDA_FUSION_ON, CUDA_FUSION_AUTO } CudaFusion;
+
+/* The GEMMs that have one; DW stands for all weight gradients and out_dx, which have no epilogue. */
+typedef enum CudaFusionKey {
+    CUDA_FUSE_QKV, CUDA_FUSE_OUT, CUDA_FUSE_GATE_UP, CUDA_FUSE_DOWN, CUDA_FUSE_HEAD, CUDA_FUSE_HEAD_DX,
+    CUDA_FUSE_DOWN_DX, CUDA_FUSE_GATE_UP_DX, CUDA_FUSE_QKV_DX, CUDA_FUSE_DW, CUDA_FUSE_COUNT
+} CudaFusionKey;
+
 typedef struct CudaOptions {
     CudaAttention attention;
+    CudaFusion    fusion[CUDA_FUSE_COUNT];
     bool          deterministic;        /* attention backward sums in one fixed order */
-    const char   *cache_dir;            /* measured GEMM choices are kept here; NULL = measure at each start */
+    const char   *cache_dir;            /* measured choices are kept here; NULL = measure at each start */
     size_t        workspace_limit;      /* bytes that library workspaces may take in all */
 } CudaOptions;
 
@@ -43,8 +54,8 @@ void cuda_backend_memory(size_t *used, size_t *total);
 /* The GEMM choices made so far, one a line, for the checkpoint. Caller frees. */
 char *cuda_backend_choices(const void *backend);
 
-/* Uses the choices of a checkpoint instead of measuring. Call before the first op. False, with an error added,
- * where a line cannot be used here: the run continues, but not bitwise. */
+/* Uses the choices of a checkpoint instead of measuring. Call before the first op. False, with an error
+ * added, where a line cannot be used here: the run continues, but not bitwise. */
 bool cuda_backend_restore(void *backend, const char *choices, Errors *errors);
 
 /* From here on every op is timed by itself (but not while a graph is being captured, nor when one runs). */

@@ -1,5 +1,6 @@
 /* The device layer: memory, copies, graphs, start-up checks and the backend's life. */
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/fused/autotune.h"
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -108,23 +109,24 @@ bool cuda_usable(char *why, size_t size)
         int driver = 0, runtime = 0;
         cudaDriverGetVersion(&driver);
         cudaRuntimeGetVersion(&runtime);
-        return driver ? cannot(why, size, "the NVIDIA driver knows CUDA %d.%d and this binary needs %d.%d: update the driver",
-                               driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10)
-                      : cannot(why, size, "no NVIDIA driver on this machine");
+        if (!driver) return cannot(why, size, "no NVIDIA driver on this machine");
+        return cannot(why, size, "the NVIDIA driver knows CUDA %d.%d and this binary needs %d.%d: update it",
+                      driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10);
     }
     if (status != cudaSuccess) return cannot(why, size, "%s", cudaGetErrorString(status));
     if (!count) return cannot(why, size, "no NVIDIA GPU on this machine");
     if ((status = cudaGetDeviceProperties(&gpu, 0)) != cudaSuccess)
         return cannot(why, size, "%s", cudaGetErrorString(status));
     if (gpu.major < 8)
-        return cannot(why, size, "%s is sm_%d%d: BF16 needs sm_80 (A100) or newer", gpu.name, gpu.major, gpu.minor);
+        return cannot(why, size, "%s is sm_%d%d: BF16 needs sm_80 (A100) or newer", gpu.name, gpu.major,
+                      gpu.minor);
     if ((status = cudaFuncGetAttributes(&attributes, image_probe)) != cudaSuccess)
-        return cannot(why, size, "this binary has no code for %s (%s): build with `make ARCH=sm_%d%d`", gpu.name,
-                      cudaGetErrorString(status), gpu.major, gpu.minor);
+        return cannot(why, size, "this binary has no code for %s (%s): build with `make ARCH=sm_%d%d`",
+                      gpu.name, cudaGetErrorString(status), gpu.major, gpu.minor);
     return true;
 }
 
-/* ---- the backend's life --------------------------------------------------------------------------------- */
+/* ---- the backend's life -------------------------------------------------------------------------------- */
 
 static CudaBackend *make_backend(const CudaOptions *options)
 {
@@ -141,6 +143,7 @@ void *cuda_backend_describe(const CudaOptions *options, Errors *)
 {
     CudaBackend *b = make_backend(options);
     b->planning = true;
+    b->fused = fused_table_open(b);
     return b;
 }
 
@@ -166,11 +169,14 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
         return nullptr;
     }
     b->multiprocessors = gpu.multiProcessorCount;
+    b->sm90 = gpu.major == 9 && gpu.minor == 0;
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
-    snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name, driver / 1000,
-             driver % 100 / 10, runtime / 1000, runtime % 100 / 10, cublasLtGetVersion(), cudnn_version_text());
+    snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name,
+             driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10, cublasLtGetVersion(),
+             cudnn_version_text());
     b->ranges = nvtxDomainCreateA("llama");
     b->gemms = gemm_table_open(b);
+    b->fused = fused_table_open(b);
     return b;
 }
 
@@ -181,6 +187,7 @@ void cuda_backend_close(void *backend)
     cudnn_plans_close(b->attention);
     op_times_free(b->times);
     if (b->gemms) gemm_table_close(b->gemms);
+    if (b->fused) fused_table_close(b->fused);
     if (b->lt) cublasLtDestroy(b->lt);
     if (b->stream) cudaStreamDestroy(b->stream);
     delete b;
@@ -189,11 +196,31 @@ void cuda_backend_close(void *backend)
 void *cuda_backend_stream(void *backend) { return ((CudaBackend *)backend)->stream; }
 const char *cuda_backend_versions(const void *backend) { return ((const CudaBackend *)backend)->versions; }
 const char *cuda_backend_gpu(const void *backend) { return ((const CudaBackend *)backend)->gpu; }
-char *cuda_backend_choices(const void *backend) { return gemm_table_text(((const CudaBackend *)backend)->gemms); }
+
+char *cuda_backend_choices(const void *backend)
+{
+    const CudaBackend *b = (const CudaBackend *)backend;
+    char *gemms = gemm_table_text(b->gemms);
+    std::string text = gemms + fused_table_text(b->fused);
+    free(gemms);
+    return strdup(text.c_str());
+}
 
 bool cuda_backend_restore(void *backend, const char *choices, Errors *errors)
 {
-    return gemm_table_restore((CudaBackend *)backend, choices, errors);
+    CudaBackend *b = (CudaBackend *)backend;
+    std::string gemms;
+    bool all = true;
+    while (*choices) {
+        std::string line(choices, strcspn(choices, "\n"));
+        choices += line.size() + (choices[line.size()] == '\n');
+        if (!strncmp(line.c_str(), "fused ", 6)) all &= fused_table_read_line(b->fused, line.c_str());
+        else gemms += line + "\n";
+    }
+    if (!all)
+        errors_add(errors, "the checkpoint's choices of fused ops do not read; the run measures its own, "
+                           "not bitwise");
+    return gemm_table_restore(b, gemms.c_str(), errors) && all;
 }
 
 void cuda_backend_memory(size_t *used, size_t *total)

@@ -1,8 +1,12 @@
 /* The CUDA table of ops, and what the model must know of them before it allocates. */
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/fused/dispatch.h"
 #include <algorithm>
 
-static int cuda_parts(const OpContext *, OpId, int64_t, int64_t) { return 1; }
+static int cuda_parts(const OpContext *ctx, OpId op, int64_t, int64_t cols)
+{
+    return dispatch_parts(ctx, op, cols);
+}
 
 /* cuDNN's backward pass: dq in f32 and dk, dv of every head in bf16, beside row statistics. Its deterministic
  * form takes many times that: it gets all there is and walks over the batch in steps. */
@@ -15,11 +19,14 @@ static size_t attention_workspace(const CudaOptions &options, AttentionShape s)
     return std::max(reference_attention_scratch(s), s.deterministic ? limit : std::min(estimate, limit));
 }
 
-static size_t cuda_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t hidden, int64_t ffn, int64_t qkv_cols,
-                                   int64_t head_chunk, int64_t vocab_padded, AttentionShape shape)
+static size_t cuda_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t hidden, int64_t ffn,
+                                   int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded,
+                                   AttentionShape shape)
 {
+    /* gate_up's operand; sums in place are measured there, and products that are added later stand there */
+    size_t activation = (size_t)(rows * hidden) * dtype_bytes(DTYPE_BF16);
     return GEMM_WORKSPACE + std::max({
-        (size_t)(rows * hidden) * dtype_bytes(DTYPE_BF16),      /* gate_up's operand; GEMMs in place are measured here */
+        activation,
         cuda_head_dx_scratch(head_chunk, hidden),
         cuda_norm_scratch(2 * ffn, hidden, true),
         cuda_norm_scratch(qkv_cols, hidden, true),
@@ -36,8 +43,8 @@ static void cuda_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qk
     if (!library || !cudnn_attention(ctx, o, lse, qkv, shape)) reference_attention(ctx, o, lse, qkv, shape);
 }
 
-static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
-                               AttentionShape shape)
+static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                               const float *lse, AttentionShape shape)
 {
     OpRange range(ctx, OP_ATTENTION_BWD);
     bool library = backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN;
@@ -47,6 +54,7 @@ static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Te
 
 static const char *cuda_choice(const OpContext *ctx, OpId op)
 {
+    if (const char *fused = dispatch_choice(ctx, op)) return fused;
     switch (op) {
     case OP_QKV: case OP_OUT: case OP_GATE_UP: case OP_DOWN: case OP_HEAD: case OP_HEAD_DX: case OP_HEAD_DW:
     case OP_HEAD_EVAL: case OP_LOGITS: case OP_DOWN_DX: case OP_GATE_UP_DX: case OP_QKV_DX:
@@ -54,7 +62,9 @@ static const char *cuda_choice(const OpContext *ctx, OpId op)
     case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DX: case OP_OUT_DW: case OP_QKV_DW:
         return "cublasLt";
     case OP_ATTENTION: case OP_ATTENTION_BWD:
-        return backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN && cudnn_built() ? "cuDNN" : "reference kernel";
+        return backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN && cudnn_built()
+                   ? "cuDNN"
+                   : "reference kernel";
     default:
         return "separate kernel";
     }
@@ -64,12 +74,14 @@ extern "C" const Ops cuda_ops = [] {
     Ops t = {};
     t.name = "cuda";
     t.parts = cuda_parts, t.workspace_bytes = cuda_workspace_bytes;
-    t.embed = cuda_embed, t.qkv = cuda_qkv, t.attention = cuda_attention, t.residual = cuda_residual;
-    t.gate_up = cuda_gate_up;
-    t.head = cuda_head, t.head_loss = cuda_head_loss, t.head_dx = cuda_head_dx, t.head_dw = cuda_head_dw;
-    t.head_eval = cuda_head_eval, t.logits = cuda_logits;
-    t.down_dx = cuda_down_dx, t.norm_dx = cuda_norm_dx, t.out_dx = cuda_out_dx;
-    t.attention_bwd = cuda_attention_bwd, t.qkv_grad = cuda_qkv_grad, t.dw = cuda_dw, t.embed_dw = cuda_embed_dw;
+    t.embed = cuda_embed, t.qkv = dispatch_qkv, t.attention = cuda_attention, t.residual = dispatch_residual;
+    t.gate_up = dispatch_gate_up;
+    t.head = dispatch_head, t.head_loss = cuda_head_loss, t.head_dx = dispatch_head_dx,
+    t.head_dw = cuda_head_dw;
+    t.head_eval = dispatch_head_eval, t.logits = cuda_logits;
+    t.down_dx = dispatch_down_dx, t.norm_dx = dispatch_norm_dx, t.out_dx = dispatch_out_dx;
+    t.attention_bwd = cuda_attention_bwd, t.qkv_grad = cuda_qkv_grad, t.dw = dispatch_dw,
+    t.embed_dw = cuda_embed_dw;
     t.fold = cuda_fold, t.grad_norm = cuda_grad_norm, t.clip = cuda_clip, t.adamw = cuda_adamw;
     t.attention_cached = cuda_attention_cached;
     t.count_nonfinite = cuda_count_nonfinite, t.choice = cuda_choice;

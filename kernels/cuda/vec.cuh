@@ -135,14 +135,21 @@ static __device__ __forceinline__ float row_rstd(RowNorm norm, int64_t row)
 /* This op leaves one part a row; further parts that the consumer expects are zero. */
 static __device__ __forceinline__ void put_sum(RowSums sums, int64_t row, float total)
 {
-    for (int i = threadIdx.x; i < sums.parts; i += blockDim.x) sums.data[row * sums.parts + i] = i ? 0.0f : total;
+    for (int i = threadIdx.x; i < sums.parts; i += blockDim.x)
+        sums.data[row * sums.parts + i] = i ? 0.0f : total;
 }
 
 /* ---- one warp a row -------------------------------------------------------------------------------- */
 
-enum { ROW_WARPS = 8, ROW_THREADS = 32 * ROW_WARPS, BATCH = 4 };    /* BATCH: vectors that a lane loads at once */
+enum {
+    ROW_WARPS = 8, ROW_THREADS = 32 * ROW_WARPS,
+    BATCH = 4,      /* vectors that a lane loads at once */
+};
 
-static __device__ __forceinline__ int64_t warp_row() { return blockIdx.x * (int64_t)ROW_WARPS + threadIdx.x / 32; }
+static __device__ __forceinline__ int64_t warp_row()
+{
+    return blockIdx.x * (int64_t)ROW_WARPS + threadIdx.x / 32;
+}
 static __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 
 /* x as it is after being stored. */

@@ -1,4 +1,5 @@
-/* One layer on random data, forward alone and forward with backward, each recorded in a graph. A JSON line a width.
+/* One layer on random data, forward alone and forward with backward, each recorded in a graph. A JSON line a
+ * width.
  *
  *   bench_layer [--seq=2048] [1b] [8b] [70b] */
 #include "kernels/cuda/cuda.h"
@@ -140,17 +141,23 @@ static void bench(const Width *w, int seq, void *backend)
     Layer l = {.ctx = {.backend = backend, .stream = cuda_backend_stream(backend)}};
     int64_t T = w->rows, d = w->hidden, f = w->ffn, a = (int64_t)w->heads * w->head_dim;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
-    l.attention = (AttentionShape){.batch = (int)(T / seq), .seq = seq, .heads = w->heads, .kv_heads = w->kv_heads,
+    l.attention = (AttentionShape){.batch = (int)(T / seq),
+                                   .seq = seq,
+                                   .heads = w->heads,
+                                   .kv_heads = w->kv_heads,
                                    .head_dim = w->head_dim};
     l.ctx.workspace_bytes = cuda_ops.workspace_bytes(&l.ctx, T, d, f, q, 1, 128, l.attention);
     l.ctx.workspace = take(l.ctx.workspace_bytes);
-    l.x = normal(&l, T, d, 1), l.qkv = normal(&l, T, q, 1), l.o = normal(&l, T, a, 1), l.x1 = normal(&l, T, d, 1);
+    l.x = normal(&l, T, d, 1), l.qkv = normal(&l, T, q, 1), l.o = normal(&l, T, a, 1),
+    l.x1 = normal(&l, T, d, 1);
     l.z = normal(&l, T, 2 * f, 1), l.y = normal(&l, T, f, 1), l.out = normal(&l, T, d, 1);
-    l.dx = normal(&l, T, d, 1e-4f), l.dx1 = normal(&l, T, d, 1), l.dz = normal(&l, T, 2 * f, 1), l.d_o = normal(&l, T, a, 1), l.dqkv = normal(&l, T, q, 1);
+    l.dx = normal(&l, T, d, 1e-4f), l.dx1 = normal(&l, T, d, 1), l.dz = normal(&l, T, 2 * f, 1),
+    l.d_o = normal(&l, T, a, 1), l.dqkv = normal(&l, T, q, 1);
     l.wqkv = normal(&l, q, d, 1.0f / sqrtf((float)d)), l.wo = normal(&l, d, a, 1.0f / sqrtf((float)a));
     l.w13 = normal(&l, 2 * f, d, 1.0f / sqrtf((float)d)), l.w2 = normal(&l, d, f, 1.0f / sqrtf((float)f));
     l.gqkv = floats(q, d), l.go = floats(d, a), l.g13 = floats(2 * f, d), l.g2 = floats(d, f);
-    Tensor lse = floats(T, w->heads), sums = floats(T, 4), table = floats(seq, w->head_dim), pos = floats(T, 1);
+    Tensor lse = floats(T, w->heads), sums = floats(T, 4), table = floats(seq, w->head_dim),
+           pos = floats(T, 1);
     float *host = malloc((size_t)T * 4 * sizeof *host);
     for (int64_t i = 0; i < 4 * T; i++) host[i] = (float)d;     /* rows of x have sum x^2 = d */
     cuda_device.upload(l.ctx.stream, sums.data, host, (size_t)T * 4 * sizeof *host);
@@ -173,11 +180,11 @@ static void bench(const Width *w, int seq, void *backend)
     l.lse = lse.data;
 
     double fwd = time_pass(&l, false), both = time_pass(&l, true);
-    printf("{\"width\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,\"fwdbwd_ms\":%.3f}\n", w->name, (long long)T, seq, fwd,
-           both);
+    printf("{\"width\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,\"fwdbwd_ms\":%.3f}\n", w->name,
+           (long long)T, seq, fwd, both);
     fflush(stdout);
-    Tensor all[] = {l.x, l.qkv, l.o, l.x1, l.z, l.y, l.out, l.dx, l.dx1, l.dz, l.d_o, l.dqkv, l.wqkv, l.wo, l.w13, l.w2, l.gqkv, l.go,
-                    l.g13, l.g2, lse, sums, table, pos};
+    Tensor all[] = {l.x,    l.qkv, l.o,   l.x1, l.z,    l.y,  l.out, l.dx, l.dx1, l.dz, l.d_o, l.dqkv,
+                    l.wqkv, l.wo,  l.w13, l.w2, l.gqkv, l.go, l.g13, l.g2, lse,   sums, table, pos};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_device.release(all[i].data);
     cuda_device.release(l.ctx.workspace);
 }

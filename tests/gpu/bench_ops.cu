@@ -2,8 +2,8 @@
  *
  *   bench_ops [1b | 8b | 70b]
  *
- * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table shows
- * the kernels exactly as the ops launch them. Bytes are what a kernel must read and write at least. */
+ * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table
+ * shows the kernels exactly as the ops launch them. Bytes are what a kernel must read and write at least. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 #include <algorithm>
@@ -51,7 +51,8 @@ static double seconds_of(const std::function<void()> &work, int repeats)
 
 __global__ void fill_random(bf16 *bf, float *f32, int64_t count, float scale, uint32_t seed)
 {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (int64_t)blockDim.x) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += gridDim.x * (int64_t)blockDim.x) {
         uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed * 0xD1B54A32D192ED03ull;
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
         x = (x ^ x >> 27) * 0x94D049BB133111EBull;
@@ -76,8 +77,8 @@ static Tensor random_tensor(int64_t rows, int64_t cols, Dtype dtype, float scale
     t.data = take((size_t)(rows * cols) * dtype_bytes(dtype));
     t.rows = rows, t.cols = t.stride = cols, t.dtype = dtype;
     bool half = dtype == DTYPE_BF16;
-    fill_random<<<2048, 256, 0, stream>>>(half ? (bf16 *)t.data : nullptr, half ? nullptr : (float *)t.data, rows * cols,
-                                          scale, ++seed);
+    fill_random<<<2048, 256, 0, stream>>>(half ? (bf16 *)t.data : nullptr, half ? nullptr : (float *)t.data,
+                                          rows * cols, scale, ++seed);
     return t;
 }
 
@@ -127,8 +128,8 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
             enum { LAUNCHES = 8 };  /* back to back, as a recorded step has them */
             double s = seconds_of([&] {
                 for (int i = 0; i < LAUNCHES; i++)
-                    CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim, params.kernelParams,
-                                                      params.sharedMemBytes, stream));
+                    CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                                      params.kernelParams, params.sharedMemBytes, stream));
             }, 20) / LAUNCHES;
             own += s;
             std::string shown = known.first.substr(0, known.first.find('I'));
@@ -138,8 +139,8 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
     }
     CUDA_CHECK(name, cudaGraphDestroy(graph));
     if (flops > 0)
-        printf("%-12s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole", whole * 1e6,
-               flops / (whole - own) * 1e-12, 100 * own / whole);
+        printf("%-12s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole",
+               whole * 1e6, flops / (whole - own) * 1e-12, 100 * own / whole);
     fflush(stdout);
 }
 
@@ -164,15 +165,16 @@ int main(int argc, char **argv)
     int64_t T = (int64_t)w->batch * w->seq, d = w->hidden, f = w->ffn, C = w->chunk, Vp = w->vocab;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim, a = (int64_t)w->heads * w->head_dim;
     {
-        Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1), to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
+        Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1),
+               to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
         size_t size = (size_t)2 << 30;
         copy_bandwidth = 2.0 * size / seconds_of([&] {
             CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
         }, 20);
         cuda_device.release(from.data), cuda_device.release(to.data);
     }
-    printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name, (long long)T,
-           copy_bandwidth * 1e-9);
+    printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name,
+           (long long)T, copy_bandwidth * 1e-9);
 
     Tensor none = {}, x = random_tensor(T, d, DTYPE_BF16, 1), out = random_tensor(T, d, DTYPE_BF16, 1);
     Tensor z = random_tensor(T, 2 * f, DTYPE_BF16, 1), dz = random_tensor(T, 2 * f, DTYPE_BF16, 1);
@@ -186,13 +188,16 @@ int main(int argc, char **argv)
     Tensor table = random_tensor(T, w->head_dim, DTYPE_F32, 1);
     RowNorm norm = {{(float *)sums.data, 1}, 1.0f, d};
     RowSums row_sums = {(float *)zdz.data, 1};
-    Rope rope = {(const float *)table.data, ids(T, T, true), w->head_dim, (int64_t)(w->heads + w->kv_heads) * w->head_dim};
+    Rope rope = {(const float *)table.data, ids(T, T, true), w->head_dim,
+                 (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     double row = 2.0 * T * d, wide = 2.0 * T * f, packed = 2.0 * T * q;
 
     /* With Lb1 in their names they add the residual too, where the GEMM left it out. */
-    std::map<std::string, double> sumsq = {{"residual_sumsqILi8ELb0", row}, {"residual_sumsqILi8ELb1", 3 * row}};
+    std::map<std::string, double> sumsq = {{"residual_sumsqILi8ELb0", row},
+                                           {"residual_sumsqILi8ELb1", 3 * row}};
     std::map<std::string, double> norm_bwd = {{"norm_bwdILi8ELb0", 3 * row}, {"norm_bwdILi8ELb1", 4 * row}};
-    report("qkv", {{"qkv_rope_fwd", 2 * packed}}, 2.0 * T * q * d, [&] { cuda_qkv(&ctx, qkv, x, wqkv, norm, rope); });
+    report("qkv", {{"qkv_rope_fwd", 2 * packed}}, 2.0 * T * q * d,
+           [&] { cuda_qkv(&ctx, qkv, x, wqkv, norm, rope); });
     report("out", sumsq, 2.0 * T * a * d,
            [&] { cuda_residual(&ctx, OP_OUT, out, row_sums, none, o, wo, x, nullptr); });
     report("out alone", {}, 2.0 * T * a * d, [&] { gemm(&ctx, OP_OUT, GEMM_NT, out, o, wo, none); });
@@ -209,10 +214,12 @@ int main(int argc, char **argv)
            [&] { cuda_norm_dx(&ctx, OP_GATE_UP_DX, out, z, w13, out, x, norm, row_sums); });
     report("gudx alone", {}, 4.0 * T * f * d, [&] { gemm(&ctx, OP_GATE_UP_DX, GEMM_NN, out, z, w13, none); });
     report("out_dx", {}, 2.0 * T * a * d, [&] { cuda_out_dx(&ctx, o, x, wo); });
-    report("qkv_grad", {{"qkv_rope_bwd", 3 * packed}}, 0, [&] { cuda_qkv_grad(&ctx, dqkv, row_sums, qkv, norm, rope); });
+    report("qkv_grad", {{"qkv_rope_bwd", 3 * packed}}, 0,
+           [&] { cuda_qkv_grad(&ctx, dqkv, row_sums, qkv, norm, rope); });
     report("qkv_dx", norm_bwd, 2.0 * T * q * d,
            [&] { cuda_norm_dx(&ctx, OP_QKV_DX, out, qkv, wqkv, out, x, norm, row_sums); });
-    report("gate_up_dw", {}, 4.0 * T * f * d, [&] { cuda_dw(&ctx, OP_GATE_UP_DW, g13, z, x, false, nullptr); });
+    report("gate_up_dw", {}, 4.0 * T * f * d,
+           [&] { cuda_dw(&ctx, OP_GATE_UP_DW, g13, z, x, false, nullptr); });
     Tensor part = g13;
     part.rows = d, part.cols = part.stride = f;
     report("down_dw", {}, 2.0 * T * f * d, [&] { cuda_dw(&ctx, OP_DOWN_DW, part, x, y, false, nullptr); });
@@ -223,11 +230,13 @@ int main(int argc, char **argv)
 
     /* The weight pass on gate/up, the largest. */
     Weight weight = {};
-    weight.master = random_tensor(2 * f, d, DTYPE_F32, 0.02f), weight.m = random_tensor(2 * f, d, DTYPE_F32, 0);
+    weight.master = random_tensor(2 * f, d, DTYPE_F32, 0.02f),
+    weight.m = random_tensor(2 * f, d, DTYPE_F32, 0);
     weight.v = random_tensor(2 * f, d, DTYPE_F32, 0), weight.grad = g13, weight.working = w13;
     weight.rows.order = ROWS_GATE_UP, weight.rows.ffn = f;
     weight.gamma = weight.gamma_before = (float *)gamma.data, weight.dgamma = (float *)dgamma.data;
-    Hyper hyper = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1, 1, 1}, *device_hyper = (Hyper *)take(sizeof hyper);
+    Hyper hyper = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1, 1, 1},
+          *device_hyper = (Hyper *)take(sizeof hyper);
     StepStats stats = {}, *device_stats = (StepStats *)take(sizeof stats);
     stats.clip_factor = 1;
     CUDA_CHECK("bench", cudaMemcpy(device_hyper, &hyper, sizeof hyper, cudaMemcpyHostToDevice));
@@ -235,7 +244,8 @@ int main(int argc, char **argv)
     double parameters = 2.0 * f * d;
     double *square = (double *)take(sizeof *square);
     report("grad_norm", {{"weight_norm", 8 * parameters}}, 0, [&] { cuda_grad_norm(&ctx, &weight, square); });
-    report("adamw", {{"weight_adamw", 30 * parameters}}, 0, [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
+    report("adamw", {{"weight_adamw", 30 * parameters}}, 0,
+           [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
     weight.m.dtype = weight.v.dtype = DTYPE_BF16;
     report("adamw bf16", {{"weight_adamw", 22 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
@@ -259,11 +269,13 @@ int main(int argc, char **argv)
     report("head_loss", {{"head_rows", 2 * head_row}}, 0, [&] { cuda_head_loss(&ctx, &h, device_stats); });
     report("head_dx", {{"head_dx_rows", 4 * head_row}}, head_flops,
            [&] { cuda_head_dx(&ctx, head_out, (float *)dgamma.data, &h, (float *)gamma.data, false); });
-    report("head_dw", {{"head_dw_targets", 5 * head_row}}, head_flops, [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
+    report("head_dw", {{"head_dw_targets", 5 * head_row}}, head_flops,
+           [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
 
     int32_t *tokens = ids(T, w->vocab, false), *order = ids(T, T, true);
     report("embed", {{"embed_fwd", 2 * row}}, 0, [&] { cuda_embed(&ctx, x, row_sums, tokens, h.table); });
-    report("embed_dw", {{"embed_bwd", 5 * row}}, 0, [&] { cuda_embed_dw(&ctx, head_grad, tokens, order, x, true); });
+    report("embed_dw", {{"embed_bwd", 5 * row}}, 0,
+           [&] { cuda_embed_dw(&ctx, head_grad, tokens, order, x, true); });
     cuda_backend_close(backend);
     return 0;
 }

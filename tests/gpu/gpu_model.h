@@ -1,4 +1,5 @@
-/* Whole models on the GPU, for tests: made on a given backend, their gradients brought back in master rows. */
+/* Whole models on the GPU, for tests: made on a given backend, their gradients brought back in master rows.
+ * */
 #pragma once
 #include "kernels/cuda/cuda.h"
 #include "model/llama.h"
@@ -7,8 +8,8 @@
 OpContext gpu_context(bool deterministic);
 void gpu_context_close(OpContext *ctx);
 
-/* After the last micro-step and before an update: dW = G diag gamma in the rows of the master, or dgamma for a norm.
- * Works on both backends. out: [rows, cols of the master] on the host. */
+/* After the last micro-step and before an update: dW = G diag gamma in the rows of the master, or dgamma for
+ * a norm. Works on both backends. out: [rows, cols of the master] on the host. */
 void model_gradient(const Llama *model, int weight, float *out);
 /* The master itself. */
 void model_master(const Llama *model, int weight, float *out);

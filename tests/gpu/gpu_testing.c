@@ -7,7 +7,8 @@ GpuTest *gpu_test_create(CudaAttention attention, bool deterministic, size_t byt
 {
     GpuTest *test = calloc(1, sizeof *test);
     Errors errors = {0};
-    CudaOptions options = {.attention = attention, .deterministic = deterministic, .workspace_limit = (size_t)512 << 20};
+    CudaOptions options = {
+        .attention = attention, .deterministic = deterministic, .workspace_limit = (size_t)512 << 20};
     test->gpu.backend = cuda_backend_open(&options, &errors);
     if (!test->gpu.backend) {
         errors_print(&errors, stderr);

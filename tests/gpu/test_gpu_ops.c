@@ -80,7 +80,8 @@ static Ropes make_rope(void)
 
 static void test_embed(void)
 {
-    Both x = result(rows(), size.hidden), sums = floats(rows(), 1), table = weight(padded_vocab(), size.hidden);
+    Both x = result(rows(), size.hidden), sums = floats(rows(), 1),
+         table = weight(padded_vocab(), size.hidden);
     int32_t *tokens = random_ids(test, rows(), size.vocab), *order = sorted_order(test, tokens, rows());
     int32_t *gpu_tokens = device_ints(test, tokens, rows()), *gpu_order = device_ints(test, order, rows());
     cpu_ops.embed(&test->cpu, x.cpu, cpu_sums(sums), tokens, table.cpu);
@@ -98,7 +99,8 @@ static void test_embed(void)
 
 static void test_qkv(void)
 {
-    Both qkv = result(rows(), qkv_cols()), x = activation(rows(), size.hidden), w = weight(qkv_cols(), size.hidden);
+    Both qkv = result(rows(), qkv_cols()), x = activation(rows(), size.hidden),
+         w = weight(qkv_cols(), size.hidden);
     Norms norm = norm_of(x);
     Ropes rope = make_rope();
     cpu_ops.qkv(&test->cpu, qkv.cpu, x.cpu, w.cpu, norm.cpu, rope.cpu);
@@ -115,13 +117,14 @@ static void test_qkv(void)
 static void test_residual(void)
 {
     Both out = result(rows(), size.hidden), sums = floats(rows(), 1), xg = result(rows(), size.hidden);
-    Both a = activation(rows(), size.ffn), w = weight(size.hidden, size.ffn), x = activation(rows(), size.hidden);
+    Both a = activation(rows(), size.ffn), w = weight(size.hidden, size.ffn),
+         x = activation(rows(), size.hidden);
     Both gamma = input(test, 1, size.hidden, DTYPE_F32, 1);
     for (int last = 0; last < 2; last++) {
-        cpu_ops.residual(&test->cpu, OP_DOWN, out.cpu, cpu_sums(sums), last ? xg.cpu : (Tensor){0}, a.cpu, w.cpu, x.cpu,
-                         last ? gamma.cpu.data : NULL);
-        cuda_ops.residual(&test->gpu, OP_DOWN, out.gpu, gpu_sums(sums), last ? xg.gpu : (Tensor){0}, a.gpu, w.gpu, x.gpu,
-                          last ? gamma.gpu.data : NULL);
+        cpu_ops.residual(&test->cpu, OP_DOWN, out.cpu, cpu_sums(sums), last ? xg.cpu : (Tensor){0}, a.cpu,
+                         w.cpu, x.cpu, last ? gamma.cpu.data : NULL);
+        cuda_ops.residual(&test->gpu, OP_DOWN, out.gpu, gpu_sums(sums), last ? xg.gpu : (Tensor){0}, a.gpu,
+                          w.gpu, x.gpu, last ? gamma.gpu.data : NULL);
         check_both(test, "out", out, TWO_ROUNDINGS);
         check_both(test, "sumsq", sums, ONE_ROUNDING);
         if (last) check_both(test, "xg", xg, 6e-3);
@@ -150,8 +153,10 @@ static void test_down_dx(void)
     Norms norm = norm_of(activation(rows(), size.hidden));
     for (int recompute = 0; recompute < 2; recompute++) {
         Tensor none = {0};
-        cpu_ops.down_dx(&test->cpu, dz.cpu, recompute ? y.cpu : none, cpu_sums(zdz), dx.cpu, w.cpu, z.cpu, norm.cpu);
-        cuda_ops.down_dx(&test->gpu, dz.gpu, recompute ? y.gpu : none, gpu_sums(zdz), dx.gpu, w.gpu, z.gpu, norm.gpu);
+        cpu_ops.down_dx(&test->cpu, dz.cpu, recompute ? y.cpu : none, cpu_sums(zdz), dx.cpu, w.cpu, z.cpu,
+                        norm.cpu);
+        cuda_ops.down_dx(&test->gpu, dz.gpu, recompute ? y.gpu : none, gpu_sums(zdz), dx.gpu, w.gpu, z.gpu,
+                         norm.gpu);
         check_both(test, "dz", dz, TWO_ROUNDINGS);
         check_both(test, "zdz", zdz, TWO_ROUNDINGS);
         if (recompute) check_both(test, "y", y, ONE_ROUNDING);
@@ -160,12 +165,16 @@ static void test_down_dx(void)
 
 static void test_norm_dx(void)
 {
-    Both out = result(rows(), size.hidden), dz = activation(rows(), 2 * size.ffn), x = activation(rows(), size.hidden);
+    Both out = result(rows(), size.hidden), dz = activation(rows(), 2 * size.ffn),
+         x = activation(rows(), size.hidden);
     Both w = input(test, 2 * size.ffn, size.hidden, DTYPE_BF16, fan_in(2 * size.ffn));
-    Both residual = activation(rows(), size.hidden), zdz = input(test, rows(), 1, DTYPE_F32, (float)size.hidden);
+    Both residual = activation(rows(), size.hidden),
+         zdz = input(test, rows(), 1, DTYPE_F32, (float)size.hidden);
     Norms norm = norm_of(x);
-    cpu_ops.norm_dx(&test->cpu, OP_GATE_UP_DX, out.cpu, dz.cpu, w.cpu, residual.cpu, x.cpu, norm.cpu, cpu_sums(zdz));
-    cuda_ops.norm_dx(&test->gpu, OP_GATE_UP_DX, out.gpu, dz.gpu, w.gpu, residual.gpu, x.gpu, norm.gpu, gpu_sums(zdz));
+    cpu_ops.norm_dx(&test->cpu, OP_GATE_UP_DX, out.cpu, dz.cpu, w.cpu, residual.cpu, x.cpu, norm.cpu,
+                    cpu_sums(zdz));
+    cuda_ops.norm_dx(&test->gpu, OP_GATE_UP_DX, out.gpu, dz.gpu, w.gpu, residual.gpu, x.gpu, norm.gpu,
+                     gpu_sums(zdz));
     check_both(test, "out", out, TWO_ROUNDINGS);
     cuda_ops.norm_dx(&test->gpu, OP_GATE_UP_DX, residual.gpu, dz.gpu, w.gpu, residual.gpu, x.gpu, norm.gpu,
                      gpu_sums(zdz));
@@ -177,7 +186,8 @@ static void test_products(void)
 {
     int64_t cols = (int64_t)size.heads * size.head_dim;
     Both d_o = result(rows(), cols), dx = activation(rows(), size.hidden), a = activation(rows(), cols);
-    Both w = input(test, size.hidden, cols, DTYPE_BF16, fan_in(size.hidden)), grad = floats(size.hidden, cols);
+    Both w = input(test, size.hidden, cols, DTYPE_BF16, fan_in(size.hidden)),
+         grad = floats(size.hidden, cols);
     cpu_ops.out_dx(&test->cpu, d_o.cpu, dx.cpu, w.cpu);
     cuda_ops.out_dx(&test->gpu, d_o.gpu, dx.gpu, w.gpu);
     check_both(test, "do", d_o, ONE_ROUNDING);
@@ -234,20 +244,41 @@ typedef struct Heads {
 static Heads make_head(void)
 {
     int64_t C = size.chunk, d = size.hidden;
-    Heads h = {.e = result(C, padded_vocab()), .d = floats(C, 1), .q = floats(C, 1), .anchor = floats(C, 1),
-               .loss = floats(C, 1), .alpha = floats(C, 1), .beta = floats(C, 1), .s = floats(C, 1), .axg = result(C, d)};
+    Heads h = {.e = result(C, padded_vocab()),
+               .d = floats(C, 1),
+               .q = floats(C, 1),
+               .anchor = floats(C, 1),
+               .loss = floats(C, 1),
+               .alpha = floats(C, 1),
+               .beta = floats(C, 1),
+               .s = floats(C, 1),
+               .axg = result(C, d)};
     Both x = activation(C, d), xg = activation(C, d), table = weight(padded_vocab(), d);
-    memset((float *)table.cpu.data + size.vocab * d, 0, (size_t)((padded_vocab() - size.vocab) * d) * sizeof(float));
+    memset((float *)table.cpu.data + size.vocab * d, 0,
+           (size_t)((padded_vocab() - size.vocab) * d) * sizeof(float));
     upload(test, table);
     Both weights = floats(C, 1);
     for (int64_t i = 0; i < C; i++) ((float *)weights.cpu.data)[i] = i % 5 == 3 ? 0.0f : 1.0f / (float)C;
     upload(test, weights);
     Norms norm = norm_of(x);
     int32_t *targets = random_ids(test, C, size.vocab), *order = sorted_order(test, targets, C);
-    h.cpu = (HeadChunk){.xg = xg.cpu, .x = x.cpu, .norm = norm.cpu, .table = table.cpu, .vocab = size.vocab,
-                        .targets = targets, .order = order, .weights = weights.cpu.data, .e = h.e.cpu,
-                        .d = cpu_sums(h.d), .q = cpu_sums(h.q), .anchor = h.anchor.cpu.data, .loss = h.loss.cpu.data,
-                        .alpha = h.alpha.cpu.data, .beta = h.beta.cpu.data, .s = h.s.cpu.data, .axg = h.axg.cpu};
+    h.cpu = (HeadChunk){.xg = xg.cpu,
+                        .x = x.cpu,
+                        .norm = norm.cpu,
+                        .table = table.cpu,
+                        .vocab = size.vocab,
+                        .targets = targets,
+                        .order = order,
+                        .weights = weights.cpu.data,
+                        .e = h.e.cpu,
+                        .d = cpu_sums(h.d),
+                        .q = cpu_sums(h.q),
+                        .anchor = h.anchor.cpu.data,
+                        .loss = h.loss.cpu.data,
+                        .alpha = h.alpha.cpu.data,
+                        .beta = h.beta.cpu.data,
+                        .s = h.s.cpu.data,
+                        .axg = h.axg.cpu};
     h.gpu = (HeadChunk){.xg = xg.gpu, .x = x.gpu, .norm = norm.gpu, .table = table.gpu, .vocab = size.vocab,
                         .targets = device_ints(test, targets, C), .order = device_ints(test, order, C),
                         .weights = weights.gpu.data, .e = h.e.gpu, .d = gpu_sums(h.d), .q = gpu_sums(h.q),
@@ -348,10 +379,16 @@ static void test_head_extremes(void)
 static void attention_case(bool documents)
 {
     int64_t T = rows(), cols = (int64_t)size.heads * size.head_dim;
-    Both qkv = activation(T, qkv_cols()), o = result(T, cols), lse = floats((int64_t)size.batch * size.heads, size.seq);
+    Both qkv = activation(T, qkv_cols()), o = result(T, cols),
+         lse = floats((int64_t)size.batch * size.heads, size.seq);
     Both d_o = activation(T, cols), dqkv = result(T, qkv_cols());
-    AttentionShape cpu = {.batch = size.batch, .seq = size.seq, .heads = size.heads, .kv_heads = size.kv_heads,
-                          .head_dim = size.head_dim, .deterministic = true}, gpu = cpu;
+    AttentionShape cpu = {.batch = size.batch,
+                          .seq = size.seq,
+                          .heads = size.heads,
+                          .kv_heads = size.kv_heads,
+                          .head_dim = size.head_dim,
+                          .deterministic = true},
+                   gpu = cpu;
     int32_t *doc_start = host_take(test, (size_t)T * sizeof *doc_start);
     for (int64_t i = 0, start = 0; i < T; i++) {
         if (i % size.seq == 0) start = 0;
@@ -359,7 +396,8 @@ static void attention_case(bool documents)
         doc_start[i] = (int32_t)start;
     }
     if (documents) cpu.doc_start = doc_start, gpu.doc_start = device_ints(test, doc_start, T);
-    test->cpu.workspace_bytes = cpu_ops.workspace_bytes(&test->cpu, T, size.hidden, size.ffn, qkv_cols(), 1, 128, cpu);
+    test->cpu.workspace_bytes =
+        cpu_ops.workspace_bytes(&test->cpu, T, size.hidden, size.ffn, qkv_cols(), 1, 128, cpu);
     test->cpu.workspace = host_take(test, test->cpu.workspace_bytes);
     cpu_ops.attention(&test->cpu, o.cpu, lse.cpu.data, qkv.cpu, cpu);
     cuda_ops.attention(&test->gpu, o.gpu, lse.gpu.data, qkv.gpu, gpu);
@@ -380,7 +418,8 @@ static void test_attention_cached(void)
     Both k = result(most, kv_cols), v = result(most, kv_cols);
     AttentionShape shape = {.batch = 1, .seq = (int)most, .heads = size.heads, .kv_heads = size.kv_heads,
                             .head_dim = size.head_dim};
-    test->cpu.workspace_bytes = cpu_ops.workspace_bytes(&test->cpu, most, size.hidden, size.ffn, qkv_cols(), 1, 128, shape);
+    test->cpu.workspace_bytes =
+        cpu_ops.workspace_bytes(&test->cpu, most, size.hidden, size.ffn, qkv_cols(), 1, 128, shape);
     test->cpu.workspace = host_take(test, test->cpu.workspace_bytes);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; past += steps[i++]) {
         Both qkv = activation(steps[i], qkv_cols()), o = result(steps[i], cols);
@@ -391,18 +430,27 @@ static void test_attention_cached(void)
     }
 }
 
-/* ---- weight pass ------------------------------------------------------------------------------------------ */
+/* ---- weight pass --------------------------------------------------------------------------------------- */
 
-static void weight_case(int64_t n, int64_t cols, RowLayout layout, bool folded, int64_t working_rows, Dtype moments)
+static void
+weight_case(int64_t n, int64_t cols, RowLayout layout, bool folded, int64_t working_rows, Dtype moments)
 {
-    Both master = input(test, n, cols, DTYPE_F32, fan_in(cols)), grad = input(test, working_rows, cols, DTYPE_F32, 1);
+    Both master = input(test, n, cols, DTYPE_F32, fan_in(cols)),
+         grad = input(test, working_rows, cols, DTYPE_F32, 1);
     Both m = input(test, n, cols, moments, 1), v = input(test, n, cols, moments, 1);
     Both working = result(working_rows, cols), gamma = input(test, 1, cols, DTYPE_F32, 1);
     Both before = input(test, 1, cols, DTYPE_F32, 1), dgamma = floats(1, cols), sums = floats(1, 2);
     for (int64_t i = 0; i < n * cols; i++) ((float *)v.cpu.data)[i] = fabsf(((float *)v.cpu.data)[i]);
     upload(test, v);
-    Weight cpu = {.name = "w", .master = master.cpu, .m = m.cpu, .v = v.cpu, .grad = grad.cpu, .working = working.cpu,
-                  .rows = layout, .decay = true}, gpu = cpu;
+    Weight cpu = {.name = "w",
+                  .master = master.cpu,
+                  .m = m.cpu,
+                  .v = v.cpu,
+                  .grad = grad.cpu,
+                  .working = working.cpu,
+                  .rows = layout,
+                  .decay = true},
+           gpu = cpu;
     gpu.master = master.gpu, gpu.m = m.gpu, gpu.v = v.gpu, gpu.grad = grad.gpu, gpu.working = working.gpu;
     if (folded) {
         cpu.gamma = gamma.cpu.data, cpu.gamma_before = before.cpu.data, cpu.dgamma = dgamma.cpu.data;
@@ -417,9 +465,19 @@ static void weight_case(int64_t n, int64_t cols, RowLayout layout, bool folded, 
     cuda_ops.grad_norm(&test->gpu, &gpu, sums.gpu.data);
     if (folded) check_both(test, "dgamma", dgamma, EXACT);
 
-    Hyper hyper = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .bias1 = 0.1f,
-                   .bias2 = 0.05f, .clip = 1, .seed = 7, .step = 3}, *gpu_hyper = device_take(test, sizeof hyper);
-    StepStats cpu_stats = {.loss = 1}, gpu_stats = cpu_stats, *device_stats = device_take(test, sizeof gpu_stats);
+    Hyper hyper = {.lr = 1e-2f,
+                   .beta1 = 0.9f,
+                   .beta2 = 0.95f,
+                   .eps = 1e-8f,
+                   .weight_decay = 0.1f,
+                   .bias1 = 0.1f,
+                   .bias2 = 0.05f,
+                   .clip = 1,
+                   .seed = 7,
+                   .step = 3},
+          *gpu_hyper = device_take(test, sizeof hyper);
+    StepStats cpu_stats = {.loss = 1}, gpu_stats = cpu_stats,
+              *device_stats = device_take(test, sizeof gpu_stats);
     cuda_device.upload(test->gpu.stream, gpu_hyper, &hyper, sizeof hyper);
     cuda_device.upload(test->gpu.stream, device_stats, &gpu_stats, sizeof gpu_stats);
     cpu_ops.clip(&test->cpu, sums.cpu.data, 1, &hyper, &cpu_stats);
@@ -465,12 +523,14 @@ static void test_weights(void)
 static void test_norm_weight(void)
 {
     int64_t d = size.hidden;
-    Both master = input(test, 1, d, DTYPE_F32, 1), grad = input(test, 1, d, DTYPE_F32, 1), m = input(test, 1, d, DTYPE_F32, 1);
+    Both master = input(test, 1, d, DTYPE_F32, 1), grad = input(test, 1, d, DTYPE_F32, 1),
+         m = input(test, 1, d, DTYPE_F32, 1);
     Both v = input(test, 1, d, DTYPE_F32, 0), keep = floats(1, d), old = floats(1, d);
     memcpy(old.cpu.data, master.cpu.data, (size_t)d * sizeof(float));
     Weight cpu = {.name = "norm", .master = master.cpu, .m = m.cpu, .v = v.cpu, .grad = grad.cpu,
                   .keep_before = keep.cpu.data}, gpu = cpu;
-    gpu.master = master.gpu, gpu.m = m.gpu, gpu.v = v.gpu, gpu.grad = grad.gpu, gpu.keep_before = keep.gpu.data;
+    gpu.master = master.gpu, gpu.m = m.gpu, gpu.v = v.gpu, gpu.grad = grad.gpu,
+    gpu.keep_before = keep.gpu.data;
     Hyper hyper = {.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .bias1 = 1, .bias2 = 1};
     StepStats stats = {.clip_factor = 0.5};
     Hyper *gpu_hyper = device_take(test, sizeof hyper);
@@ -484,7 +544,7 @@ static void test_norm_weight(void)
     check_both(test, "kept", keep, 0);
 }
 
-/* ---- all of them at all sizes ------------------------------------------------------------------------------- */
+/* ---- all of them at all sizes -------------------------------------------------------------------------- */
 
 static const struct { const char *name; void (*run)(void); bool cheap; } cases[] = {
     {"embed", test_embed, true},
@@ -525,9 +585,10 @@ static int run_sizes(Sizes sizes, bool real, bool reference)
     for (size_t i = 0; i < CASES; i++) {
         if (real && !cases[i].cheap) continue;
         if (reference && strncmp(cases[i].name, "attention", 9)) continue;
-        snprintf(names[count], sizeof names[count], "%s, hidden %lld%s", cases[i].name, (long long)sizes.hidden,
-                 reference ? ", reference attention" : "");
-        list[count] = (struct CMUnitTest){.name = names[count], .test_func = run_case, .initial_state = (void *)i};
+        snprintf(names[count], sizeof names[count], "%s, hidden %lld%s", cases[i].name,
+                 (long long)sizes.hidden, reference ? ", reference attention" : "");
+        list[count] =
+            (struct CMUnitTest){.name = names[count], .test_func = run_case, .initial_state = (void *)i};
         count++;
     }
     return _cmocka_run_group_tests("gpu ops", list, (size_t)count, NULL, NULL);
@@ -540,13 +601,15 @@ int main(int argc, char **argv)
     size_t bytes = small ? (size_t)3 << 30 : (size_t)12 << 30;
     test = gpu_test_create(CUDA_ATTENTION_CUDNN, true, bytes);
     printf("%s\n", cuda_backend_versions(test->gpu.backend));
-    for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++) failed += run_sizes(odd_sizes[i], false, false);
+    for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++)
+        failed += run_sizes(odd_sizes[i], false, false);
     for (size_t i = 0; !small && i < sizeof real_sizes / sizeof *real_sizes; i++)
         failed += run_sizes(real_sizes[i], true, false);
     gpu_test_destroy(test);
 
     test = gpu_test_create(CUDA_ATTENTION_REFERENCE, true, bytes);
-    for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++) failed += run_sizes(odd_sizes[i], false, true);
+    for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++)
+        failed += run_sizes(odd_sizes[i], false, true);
     if (!small) failed += run_sizes(real_sizes[0], true, true);
     gpu_test_destroy(test);
     return failed != 0;

@@ -1,9 +1,10 @@
 /* Attention in plain CUDA: causal, grouped heads, document masks, any even head size. It tests cuDNN's, takes
  * what cuDNN does not, and serves generation. Sums run in one fixed order.
  *
- * A block of 8 warps has 32 rows (queries, or keys in the gradient of k and v) and walks over tiles of 32 of the
- * other kind. A warp has 4 of the rows: for scores a lane stands for one row of the tile, for outputs for every
- * 32nd pair of columns. Head sizes above 256 are done in stretches of columns, each with its own scores. */
+ * A block of 8 warps has 32 rows (queries, or keys in the gradient of k and v) and walks over tiles of 32 of
+ * the other kind. A warp has 4 of the rows: for scores a lane stands for one row of the tile, for outputs for
+ * every 32nd pair of columns. Head sizes above 256 are done in stretches of columns, each with its own
+ * scores. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -30,7 +31,8 @@ static __device__ __forceinline__ float2 pair(const bf16 *at)
 }
 
 /* Rows [first, first + TILE) of x into shared memory, rows beyond `rows` as zeros. Columns come in pairs. */
-static __device__ void load_tile(bf16 *tile, int pitch, const bf16 *x, int64_t stride, int first, int rows, int dim)
+static __device__ void
+load_tile(bf16 *tile, int pitch, const bf16 *x, int64_t stride, int first, int rows, int dim)
 {
     for (int i = threadIdx.x; i < TILE * (dim / 2); i += blockDim.x) {
         int row = i / (dim / 2), c = i % (dim / 2) * 2;
@@ -51,7 +53,8 @@ static __device__ void load_rows(float *tile, const bf16 *x, int64_t stride, int
 }
 
 /* dot[i] = row of the tile that this lane stands for . the warp's i-th row. */
-static __device__ __forceinline__ void dots(float (&dot)[ROWS], const bf16 *lane_row, const float *rows, int dim)
+static __device__ __forceinline__ void
+dots(float (&dot)[ROWS], const bf16 *lane_row, const float *rows, int dim)
 {
 #pragma unroll
     for (int i = 0; i < ROWS; i++) dot[i] = 0;
@@ -85,7 +88,8 @@ static __device__ __forceinline__ void accumulate(float (&sum)[ROWS][2 * PAIRS],
     }
 }
 
-static __device__ __forceinline__ void put_row(bf16 *to, const float (&sum)[2 * PAIRS], float factor, int column, int dim)
+static __device__ __forceinline__ void
+put_row(bf16 *to, const float (&sum)[2 * PAIRS], float factor, int column, int dim)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -145,7 +149,8 @@ __global__ void __launch_bounds__(32 * WARPS) attention_fwd(Attention a, int str
     for (int i = 0; i < ROWS; i++) {
         int query = first + warp * ROWS + i;
         if (query >= a.queries) return;
-        put_row(a.o + batch * a.o_batch + query * a.o_stride + head * dim, sum[i], 1.0f / total[i], column, dim);
+        put_row(a.o + batch * a.o_batch + query * a.o_stride + head * dim, sum[i], 1.0f / total[i], column,
+                dim);
         if (a.lse && lane == 0 && column == 0)
             a.lse[((int64_t)batch * a.heads + head) * a.queries + query] = most[i] + logf(total[i]);
     }
@@ -257,7 +262,7 @@ __global__ void __launch_bounds__(32 * WARPS) attention_bwd_kv(Attention a, int 
     }
 }
 
-/* ---- host side ------------------------------------------------------------------------------------------ */
+/* ---- host side ----------------------------------------------------------------------------------------- */
 
 static Attention training_view(Tensor qkv, const float *lse, AttentionShape s)
 {
@@ -283,11 +288,12 @@ static size_t shared_bytes(int dim, int rows, int tiles)
     return TILE * ((size_t)rows * dim * sizeof(float) + (size_t)tiles * (dim + 2) * sizeof(bf16));
 }
 
-static void launch(void (*kernel)(Attention, int), OpId op, cudaStream_t stream, const Attention &a, int tiles, int heads,
-                   int batch, size_t shared)
+static void launch(void (*kernel)(Attention, int), OpId op, cudaStream_t stream, const Attention &a,
+                   int tiles, int heads, int batch, size_t shared)
 {
     int stretches = stretches_of(a.dim);
-    CUDA_CHECK(op_name(op), cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    CUDA_CHECK(op_name(op),
+               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     kernel<<<dim3(tiles, heads, batch * stretches), 32 * WARPS, shared, stream>>>(a, stretches);
     LAUNCH_CHECK(op);
 }
@@ -305,8 +311,8 @@ void reference_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv,
            shared_bytes(a.dim, 1, 2));
 }
 
-void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
-                             AttentionShape s)
+void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                             const float *lse, AttentionShape s)
 {
     Attention a = training_view(qkv, lse, s);
     a.o = (bf16 *)o.data, a.d_o = (const bf16 *)d_o.data, a.o_stride = o.stride, a.o_batch = s.seq * o.stride;
@@ -314,15 +320,17 @@ void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tens
     a.dk = a.dq + s.heads * s.head_dim, a.dv = a.dk + s.kv_heads * s.head_dim;
     a.delta = (float *)op_scratch(ctx);
     int64_t rows = (int64_t)s.batch * s.seq;
-    attention_delta<<<(unsigned)((rows * s.heads + WARPS - 1) / WARPS), 32 * WARPS, 0, stream_of(ctx)>>>(a, rows);
+    attention_delta<<<(unsigned)((rows * s.heads + WARPS - 1) / WARPS), 32 * WARPS, 0, stream_of(ctx)>>>(
+        a, rows);
     LAUNCH_CHECK(OP_ATTENTION_BWD);
     size_t shared = shared_bytes(a.dim, 2, 2);
     launch(attention_bwd_q, OP_ATTENTION_BWD, stream_of(ctx), a, tiles_of(s.seq), s.heads, s.batch, shared);
-    launch(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, tiles_of(s.seq), s.kv_heads, s.batch, shared);
+    launch(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, tiles_of(s.seq), s.kv_heads, s.batch,
+           shared);
 }
 
-void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache, int64_t past,
-                           AttentionShape s)
+void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache,
+                           int64_t past, AttentionShape s)
 {
     OpRange range(ctx, OP_ATTENTION);
     Attention a = training_view(qkv, nullptr, s);
@@ -331,12 +339,13 @@ void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_
     Tensor caches[2] = {k_cache, v_cache};
     for (int i = 0; i < 2; i++)
         CUDA_CHECK("attention_cached",
-                   cudaMemcpy2DAsync((bf16 *)caches[i].data + past * caches[i].stride, caches[i].stride * sizeof(bf16),
-                                     from[i], qkv.stride * sizeof(bf16), width, qkv.rows, cudaMemcpyDeviceToDevice,
-                                     stream_of(ctx)));
+                   cudaMemcpy2DAsync((bf16 *)caches[i].data + past * caches[i].stride,
+                                     caches[i].stride * sizeof(bf16), from[i], qkv.stride * sizeof(bf16),
+                                     width, qkv.rows, cudaMemcpyDeviceToDevice, stream_of(ctx)));
     a.k = (const bf16 *)k_cache.data, a.v = (const bf16 *)v_cache.data, a.kv_stride = k_cache.stride;
     a.queries = (int)qkv.rows, a.past = (int)past, a.keys = (int)(past + qkv.rows);
     a.doc_start = nullptr;
     a.o = (bf16 *)o.data, a.o_stride = o.stride;
-    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, tiles_of(a.queries), s.heads, 1, shared_bytes(a.dim, 1, 2));
+    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, tiles_of(a.queries), s.heads, 1,
+           shared_bytes(a.dim, 1, 2));
 }

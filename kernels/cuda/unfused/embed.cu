@@ -3,10 +3,9 @@
 #include "kernels/cuda/vec.cuh"
 
 /* One warp a row. */
-template <int V>
-__global__ void __launch_bounds__(ROW_THREADS)
-embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens, const bf16 *table, int64_t table_stride,
-          int64_t rows, int64_t cols)
+template <int V> __global__ void
+__launch_bounds__(ROW_THREADS) embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens,
+                                         const bf16 *table, int64_t table_stride, int64_t rows, int64_t cols)
 {
     int64_t row = warp_row();
     if (row >= rows) return;
@@ -40,9 +39,9 @@ void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *to
 
 /* One block a position of `order` and stretch of columns; the first position of a token's run adds up the
  * whole run, so every table row has one writer and one order of summation. */
-template <int V>
-__global__ void embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
-                          int64_t dx_stride, int64_t rows, int64_t cols)
+template <int V> __global__ void
+embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
+          int64_t dx_stride, int64_t rows, int64_t cols)
 {
     int64_t first = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * (int64_t)V;
     int32_t token = tokens[order[first]];

@@ -19,7 +19,7 @@ enum {
     MOST_ROUNDS = 100,
 };
 static const double MEASURE_FLOPS = 2e9;    /* smaller products take the first proposal */
-static const double HOT_SECONDS = 0.25;     /* the final takes this long: a power-capped card settles meanwhile */
+static const double HOT_SECONDS = 0.25; /* the final takes this long: a power-capped card settles meanwhile */
 
 struct GemmShape {
     GemmForm form;
@@ -60,16 +60,18 @@ static bool same_shape(const GemmShape &x, const GemmShape &y)
            x.ld_d == y.ld_d && x.ld_a == y.ld_a && x.ld_b == y.ld_b;
 }
 
-/* "NT bf16 + 16384 3072 2048 ld 3072 2048 2048 us 312.5 algo 0011...": the algorithm is cublasLt's own 64 bytes,
- * valid for one version of it. '+': adds a matrix, '&': leaves it to the kernel behind, '-': has none. */
+/* "NT bf16 + 16384 3072 2048 ld 3072 2048 2048 us 312.5 algo 0011...": the algorithm is cublasLt's own 64
+ * bytes, valid for one version of it. '+': adds a matrix, '&': leaves it to the kernel behind, '-': has none.
+ * */
 static std::string entry_line(const GemmEntry &e)
 {
     char text[256];
     const GemmShape &s = e.shape;
     snprintf(text, sizeof text,
-             "%s %s %c %" PRId64 " %" PRId64 " %" PRId64 " ld %" PRId64 " %" PRId64 " %" PRId64 " us %.1f algo ",
-             form_names[s.form], s.out == DTYPE_F32 ? "f32" : "bf16", e.separate ? '&' : s.add ? '+' : '-', s.m, s.n, s.k, s.ld_d, s.ld_a,
-             s.ld_b, e.microseconds);
+             "%s %s %c %" PRId64 " %" PRId64 " %" PRId64 " ld %" PRId64 " %" PRId64 " %" PRId64
+             " us %.1f algo ",
+             form_names[s.form], s.out == DTYPE_F32 ? "f32" : "bf16", e.separate ? '&' : s.add ? '+' : '-',
+             s.m, s.n, s.k, s.ld_d, s.ld_a, s.ld_b, e.microseconds);
     std::string line = text;
     const unsigned char *bytes = (const unsigned char *)&e.algo;
     for (size_t i = 0; i < sizeof e.algo; i++) {
@@ -180,7 +182,7 @@ char *gemm_table_text(const GemmTable *table)
 bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors)
 {
     if (read_lines(backend->gemms, text)) return true;
-    errors_add(errors, "the checkpoint's GEMM choices do not read; the run continues with measured ones, not bitwise");
+    errors_add(errors, "the checkpoint's GEMM choices do not read; the run measures its own, not bitwise");
     return false;
 }
 
@@ -193,7 +195,7 @@ static void keep(const GemmTable *table, const GemmEntry &e)
     }
 }
 
-/* ---- one product ---------------------------------------------------------------------------------------- */
+/* ---- one product --------------------------------------------------------------------------------------- */
 
 /* Row-major d = op(a) op(b) is, seen column-major, d^T = op(b)^T op(a)^T: b comes first, and a matrix that is
  * contiguous along K counts as transposed when it is cublasLt's first operand. */
@@ -205,7 +207,8 @@ static void describe(GemmEntry *e, const char *op)
     cudaDataType_t out = s.out == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
     LT_CHECK(op, cublasLtMatmulDescCreate(&e->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     LT_CHECK(op, cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    LT_CHECK(op, cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    LT_CHECK(op,
+             cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
     LT_CHECK(op, s.form == GEMM_NT ? cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, s.k, s.n, s.ld_b)
                                    : cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, s.n, s.k, s.ld_b));
     LT_CHECK(op, s.form == GEMM_TN ? cublasLtMatrixLayoutCreate(&e->a, CUDA_R_16BF, s.m, s.k, s.ld_a)
@@ -214,12 +217,12 @@ static void describe(GemmEntry *e, const char *op)
     e->ready = true;
 }
 
-static cublasStatus_t multiply(const OpContext *ctx, const GemmEntry &e, const cublasLtMatmulAlgo_t *algo, void *d,
-                               const void *a, const void *b, const void *c)
+static cublasStatus_t multiply(const OpContext *ctx, const GemmEntry &e, const cublasLtMatmulAlgo_t *algo,
+                               void *d, const void *a, const void *b, const void *c)
 {
     float one = 1.0f, beta = c ? 1.0f : 0.0f;
-    return cublasLtMatmul(backend_of(ctx)->lt, e.desc, &one, b, e.b, a, e.a, &beta, c ? c : d, e.d, d, e.d, algo,
-                          ctx->workspace, GEMM_WORKSPACE, stream_of(ctx));
+    return cublasLtMatmul(backend_of(ctx)->lt, e.desc, &one, b, e.b, a, e.a, &beta, c ? c : d, e.d, d, e.d,
+                          algo, ctx->workspace, GEMM_WORKSPACE, stream_of(ctx));
 }
 
 /* Largest power of two up to 16 that divides both the address and the row pitch. */
@@ -229,8 +232,9 @@ static uint32_t alignment(const void *data, int64_t pitch_bytes)
     return bits & (~bits + 1);
 }
 
-static std::vector<cublasLtMatmulAlgo_t> propose(const OpContext *ctx, const char *op, const GemmEntry &e,
-                                                 const Tensor &d, const Tensor &a, const Tensor &b, const Tensor &c)
+static std::vector<cublasLtMatmulAlgo_t>
+propose(const OpContext *ctx, const char *op, const GemmEntry &e, const Tensor &d, const Tensor &a,
+        const Tensor &b, const Tensor &c)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[PROPOSALS];
@@ -248,8 +252,8 @@ static std::vector<cublasLtMatmulAlgo_t> propose(const OpContext *ctx, const cha
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_d, sizeof align_d);
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, preference,
-                                                           PROPOSALS, found, &count);
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d,
+                                                           preference, PROPOSALS, found, &count);
     cublasLtMatmulPreferenceDestroy(preference);
     std::vector<cublasLtMatmulAlgo_t> algos;
     for (int i = 0; i < count && status == CUBLAS_STATUS_SUCCESS; i++)
@@ -257,7 +261,8 @@ static std::vector<cublasLtMatmulAlgo_t> propose(const OpContext *ctx, const cha
     if (algos.empty()) {
         const GemmShape &s = e.shape;
         char cause[256];
-        snprintf(cause, sizeof cause, "cublasLt knows no algorithm for %s [%" PRId64 ", %" PRId64 "] over %" PRId64,
+        snprintf(cause, sizeof cause,
+                 "cublasLt knows no algorithm for %s [%" PRId64 ", %" PRId64 "] over %" PRId64,
                  form_names[s.form], s.m, s.n, s.k);
         cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmulAlgoGetHeuristic", cause);
     }
@@ -271,8 +276,8 @@ struct Candidate {
 };
 
 /* Median times of `rounds` runs of each candidate, in turn and without a pause. */
-static void measure(const OpContext *ctx, const char *op, const GemmEntry &e, std::vector<Candidate> &list, void *d,
-                    const void *a, const void *b, const void *c, int rounds)
+static void measure(const OpContext *ctx, const char *op, const GemmEntry &e, std::vector<Candidate> &list,
+                    void *d, const void *a, const void *b, const void *c, int rounds)
 {
     cudaStream_t stream = stream_of(ctx);
     std::vector<cudaEvent_t> events(rounds * list.size() + 1);
@@ -280,7 +285,8 @@ static void measure(const OpContext *ctx, const char *op, const GemmEntry &e, st
     CUDA_CHECK(op, cudaEventRecord(events[0], stream));
     for (int round = 0, i = 1; round < rounds; round++)
         for (Candidate &t : list) {
-            if (multiply(ctx, e, &t.algo, d, a, b, t.add ? c : nullptr) != CUBLAS_STATUS_SUCCESS) t.ms = INFINITY;
+            if (multiply(ctx, e, &t.algo, d, a, b, t.add ? c : nullptr) != CUBLAS_STATUS_SUCCESS)
+                t.ms = INFINITY;
             CUDA_CHECK(op, cudaEventRecord(events[i++], stream));
         }
     CUDA_CHECK(op, cudaStreamSynchronize(stream));
@@ -298,8 +304,8 @@ static void measure(const OpContext *ctx, const char *op, const GemmEntry &e, st
     for (cudaEvent_t event : events) CUDA_CHECK(op, cudaEventDestroy(event));
 }
 
-/* Milliseconds that the kernel behind the GEMM spends more when it adds the matrix: it reads that too, and writes
- * its sum. 80 % of the memory's peak rate. */
+/* Milliseconds that the kernel behind the GEMM spends more when it adds the matrix: it reads that too, and
+ * writes its sum. 80 % of the memory's peak rate. */
 static float separate_ms(const char *op, size_t bytes)
 {
     int device, khz, bits;
@@ -311,8 +317,8 @@ static float separate_ms(const char *op, size_t bytes)
 
 /* Measures into `target` and keeps what is fastest on a hot card. */
 static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
-                           const std::vector<cublasLtMatmulAlgo_t> &algos, void *target, Tensor a, Tensor b, Tensor c,
-                           size_t bytes)
+                           const std::vector<cublasLtMatmulAlgo_t> &algos, void *target, Tensor a, Tensor b,
+                           Tensor c, size_t bytes)
 {
     std::vector<Candidate> list;
     float penalty = e->shape.add ? separate_ms(op, bytes) : 0;
@@ -354,8 +360,8 @@ static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d,
     keep(backend_of(ctx)->gemms, *e);
 }
 
-static GemmEntry *entry_for(const OpContext *ctx, const char *op, const GemmShape &s, Tensor d, Tensor a, Tensor b,
-                            Tensor c)
+static GemmEntry *
+entry_for(const OpContext *ctx, const char *op, const GemmShape &s, Tensor d, Tensor a, Tensor b, Tensor c)
 {
     GemmTable *table = backend_of(ctx)->gemms;
     for (GemmEntry &e : table->entries)
@@ -377,7 +383,8 @@ static GemmEntry *entry_for(const OpContext *ctx, const char *op, const GemmShap
     return &table->entries.back();
 }
 
-static GemmEntry *entry_of(const OpContext *ctx, const char *op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
+static GemmEntry *
+entry_of(const OpContext *ctx, const char *op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
 {
     GemmShape s = {};
     s.form = form, s.out = d.dtype;
@@ -394,7 +401,8 @@ void gemm(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tens
     LT_CHECK(op, multiply(ctx, *e, &e->algo, d.data, a.data, b.data, c.data));
 }
 
-Tensor gemm_add(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c, bool *added)
+Tensor
+gemm_add(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c, bool *added)
 {
     const char *op = op_name(id);
     GemmEntry *e = entry_of(ctx, op, form, d, a, b, c);

@@ -17,8 +17,8 @@ static __device__ __forceinline__ float exp2_fast(float x)
 }
 
 /* Vector u of a thread's batch, with the target and the padding out of the way. False beyond `end`. */
-static __device__ __forceinline__ bool others(float (&v)[V], const Raw<V> (&batch)[BATCH], int u, int c, int end,
-                                              int vocab, int target)
+static __device__ __forceinline__ bool
+others(float (&v)[V], const Raw<V> (&batch)[BATCH], int u, int c, int end, int vocab, int target)
 {
     if (c >= end) return false;
     unpack(batch[u], v);
@@ -76,7 +76,8 @@ void cuda_head(const OpContext *ctx, const HeadChunk *h)
     OpRange range(ctx, OP_HEAD);
     gemm(ctx, OP_HEAD, GEMM_NT, h->e, h->xg, h->table, Tensor{});
     head_softmax<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)h->e.data, h->e.stride, (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q, h->anchor);
+        (bf16 *)h->e.data, h->e.stride, (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q,
+        h->anchor);
     LAUNCH_CHECK(OP_HEAD);
 }
 
@@ -87,12 +88,6 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
     if (row >= h.xg.rows) return;
     float r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
     float alpha = r * h.weights[row] / (1.0f + d);
-    if (lane_id() == 0) {
-        h.loss[row] = log1pf(d);
-        h.alpha[row] = alpha;
-        h.beta[row] = alpha * d;
-        h.s[row] = r * alpha * q / (float)cols;
-    }
     const bf16 *xg = (const bf16 *)h.xg.data + row * h.xg.stride;
     bf16 *axg = (bf16 *)h.axg.data + row * h.axg.stride;
     for (int64_t c = lane_id() * W; c < cols; c += 32 * W * BATCH) {
@@ -108,6 +103,11 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
             store(axg + at, v);
         }
     }
+    if (lane_id()) return;
+    h.loss[row] = log1pf(d);
+    h.alpha[row] = alpha;
+    h.beta[row] = alpha * d;
+    h.s[row] = r * alpha * q / (float)cols;
 }
 
 /* Adds sum w loss and the clamped rows to stats, in one fixed order. One block in all. */
@@ -185,7 +185,8 @@ __global__ void logits_scale(float *logits, int64_t stride, int64_t cols, RowNor
 {
     int64_t row = blockIdx.x;
     float r = row_rstd(norm, row);
-    for (int64_t c = blockIdx.y * (int64_t)blockDim.x + threadIdx.x; c < cols; c += gridDim.y * (int64_t)blockDim.x)
+    for (int64_t c = blockIdx.y * (int64_t)blockDim.x + threadIdx.x; c < cols;
+         c += gridDim.y * (int64_t)blockDim.x)
         logits[row * stride + c] *= r;
 }
 
@@ -195,7 +196,7 @@ void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h)
     Tensor table = h->table;
     table.rows = logits.cols;
     gemm(ctx, OP_LOGITS, GEMM_NT, logits, h->xg, table, Tensor{});
-    logits_scale<<<dim3((unsigned)logits.rows, 64), 256, 0, stream_of(ctx)>>>((float *)logits.data, logits.stride,
-                                                                             logits.cols, h->norm);
+    logits_scale<<<dim3((unsigned)logits.rows, 64), 256, 0, stream_of(ctx)>>>(
+        (float *)logits.data, logits.stride, logits.cols, h->norm);
     LAUNCH_CHECK(OP_LOGITS);
 }

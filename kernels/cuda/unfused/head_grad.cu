@@ -57,7 +57,8 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
     float *partial = (float *)op_scratch(ctx);
     bool wide = vectorised(dx) && vectorised(h->x) && vectorised(h->table) && ((uintptr_t)gamma & 15) == 0;
     int V = wide ? 8 : 1, threads = row_threads(dx.cols, V, 128), width = threads * V;
-    dim3 grid((unsigned)((dx.rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK), (unsigned)((dx.cols + width - 1) / width));
+    dim3 grid((unsigned)((dx.rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK),
+              (unsigned)((dx.cols + width - 1) / width));
     auto kernel = wide ? head_dx_rows<8> : head_dx_rows<1>;
     kernel<<<grid, threads, 0, stream_of(ctx)>>>((bf16 *)dx.data, dx.stride, partial, *h, gamma);
     LAUNCH_CHECK(OP_HEAD_DX);

@@ -2,12 +2,11 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-/* out = product (+ residual) - s x with s = r^2 zdz / d. SUM: the residual gradient is still to be added. One warp
- * a row. */
-template <int V, bool SUM>
-__global__ void __launch_bounds__(ROW_THREADS)
-norm_bwd(bf16 *out, int64_t stride, const bf16 *product, const bf16 *residual, const bf16 *x, int64_t x_stride,
-         int64_t rows, int64_t cols, RowNorm norm, RowSums zdz)
+/* out = product (+ residual) - s x with s = r^2 zdz / d. SUM: the residual gradient is still to be added. One
+ * warp a row. */
+template <int V, bool SUM> __global__ void __launch_bounds__(ROW_THREADS)
+    norm_bwd(bf16 *out, int64_t stride, const bf16 *product, const bf16 *residual, const bf16 *x,
+             int64_t x_stride, int64_t rows, int64_t cols, RowNorm norm, RowSums zdz)
 {
     int64_t row = warp_row();
     if (row >= rows) return;
@@ -34,8 +33,8 @@ norm_bwd(bf16 *out, int64_t stride, const bf16 *product, const bf16 *residual, c
     }
 }
 
-void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
-                  RowNorm norm, RowSums zdz)
+void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w, Tensor residual_grad,
+                  Tensor x, RowNorm norm, RowSums zdz)
 {
     OpRange range(ctx, op);
     bool added, wide = vectorised(out) && vectorised(x);

@@ -2,21 +2,21 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-/* sumsq = sum out^2;  xg = out * gamma where xg is wanted. SUM: out = product + residual first, otherwise out is
- * complete already. One warp a row. */
-template <int V, bool SUM>
-__global__ void __launch_bounds__(ROW_THREADS)
-residual_sumsq(bf16 *out, int64_t stride, int64_t rows, int64_t cols, const bf16 *product, const bf16 *residual,
-               RowSums sumsq, bf16 *xg, int64_t xg_stride, const float *gamma)
+/* sumsq = sum out^2;  xg = out * gamma where xg is wanted. SUM: out = product + residual first, otherwise out
+ * is complete already. One warp a row. */
+template <int V, bool SUM> __global__ void __launch_bounds__(ROW_THREADS)
+    residual_sumsq(bf16 *out, int64_t stride, int64_t rows, int64_t cols, const bf16 *product,
+                   const bf16 *residual, RowSums sumsq, bf16 *xg, int64_t xg_stride, const float *gamma)
 {
+    constexpr int N = SUM ? BATCH : 2 * BATCH;      /* with one operand, two batches go out together */
     int64_t row = warp_row();
     if (row >= rows) return;
     float sum = 0;
     const bf16 *in = (SUM ? product : out) + row * stride, *beside = (SUM ? residual : out) + row * stride;
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
-        Vectors<V, BATCH> x(in, c, cols), y(beside, c, SUM ? cols : 0);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * N) {
+        Vectors<V, N> x(in, c, cols), y(beside, c, SUM ? cols : 0);
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
+        for (int u = 0; u < N; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
             float v[V];
@@ -52,7 +52,7 @@ void cuda_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Ten
     auto kernel = wide ? (added ? residual_sumsq<8, false> : residual_sumsq<8, true>)
                        : (added ? residual_sumsq<1, false> : residual_sumsq<1, true>);
     kernel<<<row_blocks(out.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)out.data, out.stride, out.rows, out.cols, (const bf16 *)product.data, (const bf16 *)residual.data,
-        sumsq, (bf16 *)xg.data, xg.stride, gamma);
+        (bf16 *)out.data, out.stride, out.rows, out.cols, (const bf16 *)product.data,
+        (const bf16 *)residual.data, sumsq, (bf16 *)xg.data, xg.stride, gamma);
     LAUNCH_CHECK(op);
 }

@@ -3,8 +3,8 @@
 #include "kernels/cuda/vec.cuh"
 
 /* Turns V/2 neighbouring pairs that start at column c of their row by their angle, or back. */
-template <int V>
-static __device__ __forceinline__ void rotate(float (&v)[V], const float *cos_sin, int64_t c, int head_dim, bool back)
+template <int V> static __device__ __forceinline__ void
+rotate(float (&v)[V], const float *cos_sin, int64_t c, int head_dim, bool back)
 {
     float angle[V];
     load(cos_sin + c % head_dim, angle);    /* a pair of columns has one (cosine, sine) pair */
@@ -43,10 +43,9 @@ qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm
 }
 
 /* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One warp a row. */
-template <int V>
-__global__ void __launch_bounds__(ROW_THREADS)
-qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride, int64_t rows, int64_t cols,
-             RowNorm norm, Rope rope)
+template <int V> __global__ void __launch_bounds__(ROW_THREADS)
+    qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride, int64_t rows,
+                 int64_t cols, RowNorm norm, Rope rope)
 {
     int64_t row = warp_row();
     if (row >= rows) return;
@@ -82,8 +81,8 @@ void cuda_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm
     OpRange range(ctx, OP_QKV);
     gemm(ctx, OP_QKV, GEMM_NT, qkv, x, w, Tensor{});
     auto kernel = wide_rope(qkv, rope) ? qkv_rope_fwd<8> : qkv_rope_fwd<2>;
-    kernel<<<row_blocks(qkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)qkv.data, qkv.stride, qkv.rows, qkv.cols,
-                                                                    norm, rope);
+    kernel<<<row_blocks(qkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)qkv.data, qkv.stride, qkv.rows,
+                                                                     qkv.cols, norm, rope);
     LAUNCH_CHECK(OP_QKV);
 }
 
@@ -91,7 +90,8 @@ void cuda_qkv_grad(const OpContext *ctx, Tensor dqkv, RowSums zdz, Tensor qkv, R
 {
     OpRange range(ctx, OP_QKV_GRAD);
     auto kernel = wide_rope(dqkv, rope) && vectorised(qkv) ? qkv_rope_bwd<8> : qkv_rope_bwd<2>;
-    kernel<<<row_blocks(dqkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)dqkv.data, dqkv.stride, zdz, (const bf16 *)qkv.data, qkv.stride, dqkv.rows, dqkv.cols, norm, rope);
+    kernel<<<row_blocks(dqkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)dqkv.data, dqkv.stride, zdz,
+                                                                      (const bf16 *)qkv.data, qkv.stride,
+                                                                      dqkv.rows, dqkv.cols, norm, rope);
     LAUNCH_CHECK(OP_QKV_GRAD);
 }

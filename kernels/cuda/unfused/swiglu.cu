@@ -28,7 +28,8 @@ gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t c
 }
 
 /* y = silu(g) u. One thread a block of 8 gates and 8 ups, `per_row` thread blocks a row. */
-__global__ void swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_stride, int blocks, unsigned per_row)
+__global__ void
+swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_stride, int blocks, unsigned per_row)
 {
     int64_t row = blockIdx.x / per_row;
     int b = blockIdx.x % per_row * blockDim.x + threadIdx.x;
@@ -49,8 +50,8 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
     Tensor xhat = x1;
     xhat.data = op_scratch(ctx);
     xhat.stride = x1.cols;
-    scale<<<row_blocks(x1.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)xhat.data, (const bf16 *)x1.data, x1.stride,
-                                                                  x1.rows, x1.cols, norm);
+    scale<<<row_blocks(x1.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)xhat.data, (const bf16 *)x1.data,
+                                                                   x1.stride, x1.rows, x1.cols, norm);
     LAUNCH_CHECK(OP_GATE_UP);
 
     gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w, Tensor{});
@@ -99,7 +100,8 @@ __global__ void swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_strid
     put_sum(zdz, row, block_sum(sum));
 }
 
-void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
+void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
+                  RowNorm norm)
 {
     OpRange range(ctx, OP_DOWN_DX);
     int64_t ffn = z.cols / 2;
@@ -109,6 +111,7 @@ void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor
     gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w, Tensor{});
 
     swiglu_bwd<<<(unsigned)z.rows, row_threads(ffn, 8), 0, stream_of(ctx)>>>(
-        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride, ffn / 8, norm);
+        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride, ffn / 8,
+        norm);
     LAUNCH_CHECK(OP_DOWN_DX);
 }

@@ -20,9 +20,9 @@ static unsigned blocks_per_row(int64_t cols, int width)
 }
 
 /* working = master * gamma, rows permuted; zero beyond the master. */
-template <int V>
-__global__ void weight_fold(bf16 *working, const float *master, const float *gamma, int64_t master_rows, int64_t cols,
-                            RowLayout layout, unsigned per_row)
+template <int V> __global__ void
+weight_fold(bf16 *working, const float *master, const float *gamma, int64_t master_rows, int64_t cols,
+            RowLayout layout, unsigned per_row)
 {
     int64_t row = block_row(per_row), c = block_col(per_row, V);
     if (c >= cols) return;
@@ -46,19 +46,18 @@ void cuda_fold(const OpContext *ctx, const Weight *w)
     unsigned per_row = blocks_per_row(w->master.cols, V);
     auto kernel = V == 8 ? weight_fold<8> : weight_fold<1>;
     kernel<<<(unsigned)w->working.rows * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)w->working.data, (const float *)w->master.data, w->gamma, w->master.rows, w->master.cols, w->rows,
-        per_row);
+        (bf16 *)w->working.data, (const float *)w->master.data, w->gamma, w->master.rows, w->master.cols,
+        w->rows, per_row);
     LAUNCH_CHECK(OP_FOLD);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------------- */
 
-/* Each block takes NORM_ROWS rows and a stretch of columns: its sum of (G gamma)^2 goes to squares[block], its
- * column sums of W G to dgamma[row block, column] where a gamma is folded. */
-template <int V>
-__global__ void __launch_bounds__(WEIGHT_THREADS)
-weight_norm(double *squares, float *dgamma, const float *grad, const float *master, const float *gamma, int64_t rows,
-            int64_t cols, RowLayout layout, unsigned per_row)
+/* Each block takes NORM_ROWS rows and a stretch of columns: its sum of (G gamma)^2 goes to squares[block],
+ * its column sums of W G to dgamma[row block, column] where a gamma is folded. */
+template <int V> __global__ void __launch_bounds__(WEIGHT_THREADS)
+    weight_norm(double *squares, float *dgamma, const float *grad, const float *master, const float *gamma,
+                int64_t rows, int64_t cols, RowLayout layout, unsigned per_row)
 {
     int64_t block = block_row(per_row), c = block_col(per_row, V);
     int64_t first = block * NORM_ROWS, end = min(first + NORM_ROWS, rows);
@@ -98,7 +97,8 @@ __global__ void sum_doubles(double *out, const double *x, int64_t count)
     if (threadIdx.x == 0) *out = sum;
 }
 
-/* out (+)= the sum over rows of partial, in their order within each of 8 warps. A warp's lanes are columns. */
+/* out (+)= the sum over rows of partial, in their order within each of 8 warps. A warp's lanes are columns.
+ * */
 __global__ void column_sums(float *out, const float *partial, int64_t rows, int64_t cols, bool accumulate)
 {
     __shared__ float part[8][32];
@@ -114,10 +114,11 @@ __global__ void column_sums(float *out, const float *partial, int64_t rows, int6
     out[c] = accumulate ? out[c] + sum : sum;
 }
 
-void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows, int64_t cols,
-                      bool accumulate)
+void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows,
+                      int64_t cols, bool accumulate)
 {
-    column_sums<<<(unsigned)((cols + 31) / 32), 256, 0, stream_of(ctx)>>>(out, partial, rows, cols, accumulate);
+    column_sums<<<(unsigned)((cols + 31) / 32), 256, 0, stream_of(ctx)>>>(out, partial, rows, cols,
+                                                                          accumulate);
     LAUNCH_CHECK(op);
 }
 
@@ -125,7 +126,10 @@ static int64_t norm_blocks(int64_t rows) { return (rows + NORM_ROWS - 1) / NORM_
 static int norm_width(int64_t cols) { return cols % 4 == 0 ? 4 : 1; }
 
 /* Column sums first where there are any, so that doubles stay aligned. */
-static int64_t column_floats(int64_t blocks, int64_t cols, bool folded) { return folded ? (blocks * cols + 1) / 2 * 2 : 0; }
+static int64_t column_floats(int64_t blocks, int64_t cols, bool folded)
+{
+    return folded ? (blocks * cols + 1) / 2 * 2 : 0;
+}
 
 size_t cuda_norm_scratch(int64_t rows, int64_t cols, bool folded)
 {
@@ -144,8 +148,8 @@ static void gradient_norm(const OpContext *ctx, OpId op, const Weight *w, double
     double *squares = (double *)(dgamma + column_floats(blocks, cols, w->gamma));
     auto kernel = V == 4 ? weight_norm<4> : weight_norm<1>;
     kernel<<<(unsigned)blocks * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(
-        squares, dgamma, (const float *)w->grad.data, (const float *)w->master.data, w->gamma, rows, cols, w->rows,
-        per_row);
+        squares, dgamma, (const float *)w->grad.data, (const float *)w->master.data, w->gamma, rows, cols,
+        w->rows, per_row);
     sum_doubles<<<1, 1024, 0, stream_of(ctx)>>>(sumsq, squares, blocks * per_row);
     LAUNCH_CHECK(op);
     if (w->gamma) cuda_column_sums(ctx, op, w->dgamma, dgamma, blocks, cols, false);
@@ -187,13 +191,14 @@ void cuda_clip(const OpContext *ctx, const double *sumsq, int count, const Hyper
 /* ---- update ------------------------------------------------------------------------------------------- */
 
 /* Moments as they are kept: f32 as they are, bf16 rounded by chance. bits: rounding_bits of each element. */
-template <int V> static __device__ __forceinline__ void store_moment(float *to, const float (&x)[V], const uint32_t (&)[V], int)
+template <int V> static __device__ __forceinline__ void
+store_moment(float *to, const float (&x)[V], const uint32_t (&)[V], int)
 {
     store(to, x);
 }
 
-template <int V>
-static __device__ __forceinline__ void store_moment(bf16 *to, const float (&x)[V], const uint32_t (&bits)[V], int shift)
+template <int V> static __device__ __forceinline__ void
+store_moment(bf16 *to, const float (&x)[V], const uint32_t (&bits)[V], int shift)
 {
     float rounded[V];
 #pragma unroll
@@ -259,14 +264,15 @@ void cuda_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const
     unsigned per_row = blocks_per_row(w->master.cols, wide ? 8 : 1);
     auto kernel = wide ? (half ? weight_adamw<8, bf16> : weight_adamw<8, float>)
                        : (half ? weight_adamw<1, bf16> : weight_adamw<1, float>);
-    kernel<<<(unsigned)w->master.rows * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(*w, hyper, stats, per_row);
+    kernel<<<(unsigned)w->master.rows * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(*w, hyper, stats,
+                                                                                      per_row);
     LAUNCH_CHECK(OP_ADAMW);
 }
 
-/* ---- diagnosis ------------------------------------------------------------------------------------------ */
+/* ---- diagnosis ----------------------------------------------------------------------------------------- */
 
-template <class T>
-__global__ void nonfinite_count(const T *x, int64_t stride, int64_t rows, int64_t cols, unsigned long long *count)
+template <class T> __global__ void
+nonfinite_count(const T *x, int64_t stride, int64_t rows, int64_t cols, unsigned long long *count)
 {
     unsigned long long bad = 0;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
@@ -281,10 +287,13 @@ int64_t cuda_count_nonfinite(const OpContext *ctx, Tensor t)
     unsigned blocks = (unsigned)(t.rows < 4096 ? t.rows : 4096);
     CUDA_CHECK("count_nonfinite", cudaMemsetAsync(device, 0, sizeof host, stream_of(ctx)));
     if (t.dtype == DTYPE_BF16)
-        nonfinite_count<<<blocks, 256, 0, stream_of(ctx)>>>((const bf16 *)t.data, t.stride, t.rows, t.cols, device);
+        nonfinite_count<<<blocks, 256, 0, stream_of(ctx)>>>((const bf16 *)t.data, t.stride, t.rows, t.cols,
+                                                            device);
     else
-        nonfinite_count<<<blocks, 256, 0, stream_of(ctx)>>>((const float *)t.data, t.stride, t.rows, t.cols, device);
-    CUDA_CHECK("count_nonfinite", cudaMemcpyAsync(&host, device, sizeof host, cudaMemcpyDeviceToHost, stream_of(ctx)));
+        nonfinite_count<<<blocks, 256, 0, stream_of(ctx)>>>((const float *)t.data, t.stride, t.rows, t.cols,
+                                                            device);
+    CUDA_CHECK("count_nonfinite",
+               cudaMemcpyAsync(&host, device, sizeof host, cudaMemcpyDeviceToHost, stream_of(ctx)));
     CUDA_CHECK("count_nonfinite", cudaStreamSynchronize(stream_of(ctx)));
     return (int64_t)host;
 }
