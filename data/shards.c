@@ -58,7 +58,6 @@ static bool read_header(Shard *shard, ShardDtype dtype, Errors *errors)
     }
     shard->width       = wide ? 4 : 2;
     shard->offset      = HEADER_BYTES;
-    shard->vocab       = word[WORD_VOCAB];
     shard->boundary    = (int64_t)word[WORD_BOUNDARY_PLUS_1] - 1;
     shard->fingerprint = word[WORD_FINGERPRINT] | (uint64_t)word[WORD_FINGERPRINT_HIGH] << 32;
     uint64_t count     = word[WORD_COUNT] | (uint64_t)word[WORD_COUNT_HIGH] << 32;
@@ -285,7 +284,6 @@ static void summarize(ShardSet *set, Errors *errors)
     for (int s = 0; s < set->count; s++) {
         const Shard *shard = &set->shards[s];
         set->tokens += shard->count;
-        set->vocab   = shard->vocab > set->vocab ? shard->vocab : set->vocab;
         set->boundary = s == 0 || shard->boundary == set->boundary ? shard->boundary : -1;
         if (!shard->fingerprint)
             continue;

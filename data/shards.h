@@ -20,7 +20,6 @@ typedef struct Shard {
     int            width;       /* bytes of an id: 1, 2, 4 or 8 */
     int64_t        count;       /* ids */
     uint64_t       offset;      /* of the first id in the file, bytes */
-    int64_t        vocab;       /* from the header, 0 = not said */
     int64_t        boundary;    /* id that begins a document, from the header, -1 = not said */
     uint64_t       fingerprint; /* of the tokenizer, from the header, 0 = not said */
     int64_t       *documents;   /* [document_count] first id of each, ascending; NULL: only ids tell; owned */
@@ -33,7 +32,6 @@ typedef struct ShardSet {
     Shard   *shards;            /* [count], in the order of the patterns, sorted inside each */
     int      count;
     int64_t  tokens;            /* sum of the shards' counts */
-    int64_t  vocab;             /* largest that a header says, 0 = none does */
     int64_t  boundary;          /* what the headers say, -1 = nothing, or they disagree */
     uint64_t fingerprint;       /* of the tokenizer, 0 = none said */
 } ShardSet;

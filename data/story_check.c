@@ -19,7 +19,6 @@ typedef struct Entry {
 struct StoryChecker {
     const StoryGrammar *g;
     Entry table[TABLE_SIZE]; /* open addressing */
-    int types;
 };
 
 typedef struct Word {
@@ -73,21 +72,6 @@ static void add_words(StoryChecker *c, const char *text, int length, int class_i
     }
 }
 
-/* Case-folded types: a capitalised entry counts only if its lower-case form is no entry. */
-static int count_types(const StoryChecker *c)
-{
-    int types = 0;
-    for (int i = 0; i < TABLE_SIZE; i++) {
-        StoryText w = c->table[i].word;
-        char lower[64];
-        if (w.length == 0 || w.length > (int)sizeof lower) continue;
-        for (int k = 0; k < w.length; k++) lower[k] = (char)tolower((unsigned char)w.bytes[k]);
-        const int capitalised = memcmp(lower, w.bytes, (size_t)w.length) != 0;
-        types += !(capitalised && find(c, (StoryText){lower, w.length})->word.length);
-    }
-    return types;
-}
-
 StoryChecker *story_checker_create(const StoryGrammar *g)
 {
     StoryChecker *c = calloc(1, sizeof *c);
@@ -103,12 +87,10 @@ StoryChecker *story_checker_create(const StoryGrammar *g)
     }
     static const char pronouns[] = "he He him his she She her";
     add_words(c, pronouns, sizeof pronouns - 1, LITERAL);
-    c->types = count_types(c);
     return c;
 }
 
 void story_checker_free(StoryChecker *c) { free(c); }
-int story_vocabulary_size(const StoryChecker *c) { return c->types; }
 
 /* 0 when the text is too long to be a story. */
 static int read_words(const StoryChecker *c, const char *text, int64_t length, Reading *r)

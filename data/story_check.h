@@ -38,6 +38,3 @@ unsigned story_check(const StoryChecker *c, const char *text, int64_t length);
 
 /* In words, for `bit` 0..STORY_FAULTS-1. */
 const char *story_fault_text(int bit);
-
-/* Number of different words (letters only, case folded) that the grammar can write. */
-int story_vocabulary_size(const StoryChecker *c);

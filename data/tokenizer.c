@@ -265,11 +265,6 @@ const char *tokenizer_decode(const Tokenizer *tokenizer, int32_t id, size_t *len
     return used ? tokenizer->text[id] : NULL;
 }
 
-bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id)
-{
-    return id >= 0 && id < tokenizer->vocab && tokenizer->kind[id] == TOKEN_SPECIAL;
-}
-
 void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t *bytes)
 {
     for (int64_t id = 0; id < tokenizer->vocab; id++)

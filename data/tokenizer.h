@@ -42,7 +42,6 @@ uint64_t tokenizer_fingerprint(const Tokenizer *tokenizer); /* hash of every id'
 
 /* Bytes of one id, inside the tokenizer; specials give their name. NULL, *length 0, for an unused id. */
 const char *tokenizer_decode(const Tokenizer *tokenizer, int32_t id, size_t *length);
-bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 /* bytes[id] for id < tokenizer_vocab: bytes of text that an id stands for, 0 for specials and unused ids. */
 void tokenizer_token_bytes(const Tokenizer *tokenizer, int32_t *bytes);
 

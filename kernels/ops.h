@@ -29,7 +29,7 @@ const char *op_name(OpId op);
 
 /* What every op is given beside its tensors. */
 typedef struct OpContext {
-    void  *backend;         /* the implementation's own state: handles, plans, tuning choices; NULL on the CPU */
+    void  *backend;         /* the implementation's state: handles, plans, tuning choices; NULL on the CPU */
     void  *stream;          /* cudaStream_t; NULL on the CPU */
     void  *workspace;       /* scratch, its contents mean nothing between ops */
     size_t workspace_bytes; /* at least ops->workspace_bytes() of the largest op */
@@ -115,7 +115,8 @@ typedef struct Ops {
     /* Bytes of the largest scratch that any op needs for these sizes: what OpContext.workspace must hold.
      * shape.seq is the longest range of keys that a row may attend to. */
     size_t (*workspace_bytes)(const OpContext *ctx, int64_t rows, int64_t hidden, int64_t ffn,
-                              int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded, AttentionShape shape);
+                              int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded,
+                              AttentionShape shape);
 
     /* ---- forward ------------------------------------------------------------------------------- */
 
@@ -181,20 +182,21 @@ typedef struct Ops {
     void (*out_dx)(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);
 
     /* dqkv from do; every column of dqkv is written.     dqkv, qkv: [T, (H + 2KV) Dh]  d_o, o: [T, H Dh] */
-    void (*attention_bwd)(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o, const float *lse,
-                          AttentionShape shape);
+    void (*attention_bwd)(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
+                          const float *lse, AttentionShape shape);
 
     /* In place: zdz = sum qkv * dqkv;  dqkv = r * unrotate(dqkv). */
     void (*qkv_grad)(const OpContext *ctx, Tensor dqkv, RowSums zdz, Tensor qkv, RowNorm norm, Rope rope);
 
     /* OP_*_DW: G (+)= dy^T a.     grad: [N, K] f32  dy: [T, N]  a: [T, K]
      * Where sumsq is not NULL it receives sum G^2 of the finished accumulator. */
-    void (*dw)(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq);
+    void (*dw)(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate,
+               double *sumsq);
 
     /* grad[tokens[i]] (+)= dx[i], in the order of `order` (rows sorted by token, stable).
      * grad: [Vp, d] f32; without accumulate the whole table is zeroed first. */
-    void (*embed_dw)(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
-                     bool accumulate);
+    void (*embed_dw)(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order,
+                     Tensor dx, bool accumulate);
 
     /* ---- weight pass (docs/MATH.md, section 1: order of the weight pass) -------------------------- */
 
@@ -204,11 +206,13 @@ typedef struct Ops {
     /* sumsq = sum (G diag gamma)^2, and dgamma[k] = sum over n of W[n,k] G[n,k] where a gamma is folded. */
     void (*grad_norm)(const OpContext *ctx, const Weight *w, double *sumsq);
 
-    /* stats: grad_norm = sqrt(sum sumsq), clip_factor; skipped = 1 where the norm or the loss is not finite. */
+    /* stats: grad_norm = sqrt(sum sumsq), clip_factor; skipped = 1 where the norm or the loss is not
+     * finite. */
     void (*clip)(const OpContext *ctx, const double *sumsq, int count, const Hyper *hyper, StepStats *stats);
 
     /* One AdamW update (decoupled decay) with dW = G diag gamma_before * clip_factor, then the fold with the
-     * new gamma, in one pass. Nothing changes where stats->skipped. Norm weights go before what folds them. */
+     * new gamma, in one pass. Nothing changes where stats->skipped. Norm weights go before what folds
+     * them. */
     void (*adamw)(const OpContext *ctx, const Weight *w, const Hyper *hyper, const StepStats *stats);
 
     /* ---- generation ---------------------------------------------------------------------------- */

@@ -284,13 +284,6 @@ char *checkpoint_find(const char *run_dir, Errors *skipped)
 
 /* ---- loading ------------------------------------------------------------------------------------- */
 
-bool checkpoint_read_state(const char *checkpoint_dir, CheckpointState *state, Errors *errors)
-{
-    SafetensorsWritten files[MANIFEST_FILES];
-    int count = 0;
-    return manifest_read(checkpoint_dir, state, files, &count, errors);
-}
-
 static Safetensors *open_part(const char *dir, const char *name, Errors *errors)
 {
     char *path = files_join(dir, name);

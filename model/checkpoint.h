@@ -26,7 +26,6 @@ typedef struct CheckpointState {
     char     precision[16];         /* "fp32", "bf16", "fp8" */
     char     device[128];           /* CPU or GPU model */
     char     libraries[256];        /* their versions */
-    char     config_hash[40];       /* of what must not change on resume; free for the caller's use */
 } CheckpointState;
 
 void checkpoint_state_free(CheckpointState *state);
@@ -46,9 +45,6 @@ bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every
  * What had to be passed over is added to skipped, one sentence each. NULL when there is none. Caller frees.
  * `latest` is for people and scripts: this looks at the directories themselves. */
 char *checkpoint_find(const char *run_dir, Errors *skipped);
-
-/* Reads manifest.json alone. False with errors added. */
-bool checkpoint_read_state(const char *checkpoint_dir, CheckpointState *state, Errors *errors);
 
 /* Loads one checkpoint directory: masters, moments where the model trains (zeroed where the checkpoint has
  * none), working copies (llama_fold), state. All missing, unknown and mismatched tensors are listed and the

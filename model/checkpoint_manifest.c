@@ -78,7 +78,6 @@ static cJSON *to_json(const CheckpointState *s, const SafetensorsWritten *files,
     cJSON_AddStringToObject(root, "precision", s->precision);
     cJSON_AddStringToObject(root, "device", s->device);
     cJSON_AddStringToObject(root, "libraries", s->libraries);
-    cJSON_AddStringToObject(root, "config_hash", s->config_hash);
     cJSON *choices = cJSON_AddArrayToObject(root, "choices");
     for (int i = 0; i < s->choice_count; i++) {
         cJSON_AddItemToArray(choices, cJSON_CreateString(s->choices[i]));
@@ -177,7 +176,6 @@ static bool from_json(const cJSON *root, CheckpointState *s, SafetensorsWritten 
     get_copy(s->precision, sizeof s->precision, root, "precision", &ok);
     get_copy(s->device, sizeof s->device, root, "device", &ok);
     get_copy(s->libraries, sizeof s->libraries, root, "libraries", &ok);
-    get_copy(s->config_hash, sizeof s->config_hash, root, "config_hash", &ok);
     const cJSON *item;
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(root, "cursor")) {
         if (!cJSON_IsString(item) || s->cursor_count == CHECKPOINT_CURSOR) return false;

@@ -13,13 +13,13 @@ typedef enum RunDevice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } RunDevice;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP8 } Precision;   /* cpu is always fp32 */
 typedef enum MomentDtype { MOMENTS_FP32, MOMENTS_BF16 } MomentDtype;
 typedef enum ScheduleKind { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } ScheduleKind;
-typedef enum DecayShape { DECAY_LINEAR, DECAY_SQRT } DecayShape;                       /* of WSD's last part */
+typedef enum DecayShape { DECAY_LINEAR, DECAY_SQRT } DecayShape;    /* of WSD's last part */
 typedef enum RopeScaling { ROPE_NONE, ROPE_LLAMA3 } RopeScaling;
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_SWIGLU } Recompute;
 typedef enum AttentionKind { ATTENTION_CUDNN, ATTENTION_REFERENCE } AttentionKind;
 typedef enum FusionMode { FUSION_AUTO, FUSION_ON, FUSION_OFF } FusionMode;
 typedef enum RowsKind { ROWS_STREAM, ROWS_DOCUMENTS } RowsKind;   /* see data/loader.h */
-typedef enum DataDtype { DATA_AUTO, DATA_U16, DATA_U32 } DataDtype;                    /* auto: from the header */
+typedef enum DataDtype { DATA_AUTO, DATA_U16, DATA_U32 } DataDtype;     /* auto: from the header */
 
 /* The GEMMs whose fusion can be switched, in the order of ARCHITECTURE's list. */
 typedef enum FusionKey {
@@ -78,10 +78,10 @@ typedef struct Config {
         bool    shuffle;
         bool    document_mask;            /* attention stays inside a document, positions restart */
         int64_t boundary_token;           /* id that begins a document (BOS), -1 = none */
-        double  reference_bits_per_byte;  /* entropy of the text's source where it is known: a line in the report; 0 = none */
+        double  reference_bits_per_byte;  /* entropy of the text's source: a line in the report; 0 = none */
     } data;
     struct {
-        int64_t every, batches;           /* steps between validations (0 = never); micro-batches each, 0 = all */
+        int64_t every, batches;           /* steps between (0 = never); micro-batches each, 0 = all */
         int64_t rows;                     /* RowsKind of the validation rows */
     } val;
     struct {
@@ -96,15 +96,18 @@ typedef struct Config {
         int64_t keep_every;               /* multiples of this many steps are never deleted; 0 = none */
     } checkpoint;
     struct {
-        int64_t mode[FUSE_COUNT];         /* FusionMode by FusionKey; "all", "none", "auto" or an object in JSON */
+        int64_t mode[FUSE_COUNT];         /* FusionMode by FusionKey; in JSON a word for all, or an object */
     } fusion;
     struct {
-        int64_t start, end;               /* steps [start, end) between cudaProfilerStart and Stop; start -1 = off */
+        int64_t start, end;               /* steps [start, end) are the profiler's; start -1 = off */
     } profile;
 } Config;
 
 /* Where an effective value came from. */
-typedef struct Origin { const char *file; int line; } Origin;   /* file NULL, line 0: default; line -1: command line */
+typedef struct Origin {
+    const char *file;   /* NULL: line 0 is the default, -1 the command line */
+    int         line;
+} Origin;
 
 typedef struct ConfigLoad ConfigLoad;   /* a Config with the origin of each value */
 

@@ -16,16 +16,19 @@ bool generate(Llama *model, int64_t context, const Tokenizer *tokenizer, const G
     Sampler sampler = {0};
     bool ok = false;
     if (!encode_prompt(tokenizer, options->prompt, &ids) ||
-        !sampler_init(&sampler, model->shape.vocab, options->temperature, options->top_k, options->top_p, options->key)) {
+        !sampler_init(&sampler, model->shape.vocab, options->temperature, options->top_k, options->top_p,
+                      options->key)) {
         errors_add(errors, "out of memory while preparing the sample");
         goto done;
     }
     if (ids.count == 0) {
-        errors_add(errors, "the prompt is empty and the tokenizer has no token that begins a text: give a prompt");
+        errors_add(errors,
+                   "the prompt is empty and the tokenizer has no token that begins a text: give a prompt");
         goto done;
     }
     if (ids.count >= context) {
-        errors_add(errors, "the prompt has %lld tokens, the context only %lld", (long long)ids.count, (long long)context);
+        errors_add(errors, "the prompt has %lld tokens, the context only %lld", (long long)ids.count,
+                   (long long)context);
         goto done;
     }
     piece(options->prompt, strlen(options->prompt), user);

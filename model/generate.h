@@ -12,7 +12,7 @@ typedef struct GenerateOptions {
     uint64_t    key;            /* of the random stream */
 } GenerateOptions;
 
-/* Calls piece(bytes, length, user) with the prompt and then each token's bytes as they come; stops at BOS, EOS, the
- * most new tokens, or the end of the model's context. False with an error added. */
+/* Calls piece(bytes, length, user) with the prompt and then each token's bytes as they come; stops at BOS,
+ * EOS, the most new tokens, or the end of the model's context. False with an error added. */
 bool generate(Llama *model, int64_t context, const Tokenizer *tokenizer, const GenerateOptions *options,
               void (*piece)(const char *bytes, size_t length, void *user), void *user, Errors *errors);

@@ -33,13 +33,15 @@ static void init_weight(Llama *model, Weight *w, float *staging, double std, dou
         int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
         if (std > 0) fill_normal(staging, first, count, key, std);
         else for (int64_t i = 0; i < count; i++) staging[i] = (float)mean;
-        model->device->upload(model->ctx.stream, (float *)w->master.data + first, staging, (size_t)count * sizeof(float));
+        model->device->upload(model->ctx.stream, (float *)w->master.data + first, staging,
+                              (size_t)count * sizeof(float));
         model->device->wait(model->ctx.stream);
     }
     Tensor moments[] = {w->m, w->v};
     for (int i = 0; i < 2; i++)
         if (moments[i].data)
-            model->device->zero(model->ctx.stream, moments[i].data, (size_t)n * dtype_bytes(moments[i].dtype));
+            model->device->zero(model->ctx.stream, moments[i].data,
+                                (size_t)n * dtype_bytes(moments[i].dtype));
 }
 
 bool llama_init(Llama *model, const Config *config)

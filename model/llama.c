@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- life ------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------------------- */
 
 static bool name_weights(Llama *model)
 {
@@ -101,8 +101,8 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
     model->memory_bytes = plan.total;
     model->memory = device->alloc(plan.total);
     if (!model->memory) {
-        errors_add(errors, "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps most: a smaller "
-                   "train.micro_batch, train.recompute=swiglu, train.moments=bf16", device->name,
+        errors_add(errors, "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps "
+                   "most: a smaller train.micro_batch, train.recompute=swiglu, train.moments=bf16", device->name,
                    (double)plan.total / (1 << 30));
         goto fail;
     }
@@ -176,7 +176,7 @@ static int32_t *batch_field(const Llama *model, BatchField field)
     return model->buffers->batch + field * model->shape.rows;
 }
 
-/* ---- the pieces of a step ------------------------------------------------------------------------------ */
+/* ---- the pieces of a step --------------------------------------------------------------------------- */
 
 static Tensor working(const Llama *model, int weight) { return model->weights[weight].working; }
 static RowNorm row_norm(const Llama *model, RowSums sumsq)
@@ -187,14 +187,16 @@ static RowNorm row_norm(const Llama *model, RowSums sumsq)
 static Rope rope(const Llama *model)
 {
     const LlamaShape *s = &model->shape;
-    return (Rope){model->buffers->cos_sin, batch_field(model, BATCH_POS), s->head_dim, s->q_cols + s->kv_cols};
+    return (Rope){model->buffers->cos_sin, batch_field(model, BATCH_POS), s->head_dim,
+                  s->q_cols + s->kv_cols};
 }
 
 static AttentionShape attention_shape(const Llama *model)
 {
     const LlamaShape *s = &model->shape;
     return (AttentionShape){
-        .batch = s->sequences, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
+        .batch = s->sequences, .seq = s->seq,
+        .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim,
         .doc_start = model->buffers->document_mask ? batch_field(model, BATCH_DOC_START) : NULL,
         .deterministic = model->buffers->deterministic,
     };
@@ -228,8 +230,8 @@ static void forward(Llama *model)
         op->attention(ctx, y->o, y->lse, y->qkv, attention_shape(model));
         op->residual(ctx, OP_OUT, y->x1, y->x1_sumsq, (Tensor){0}, y->o, working(model, y->wo), y->x, NULL);
         op->gate_up(ctx, y->z, y->y, y->x1, working(model, y->w13), row_norm(model, y->x1_sumsq));
-        op->residual(ctx, OP_DOWN, out, out_sumsq, last ? b->xg : (Tensor){0}, y->y, working(model, y->w2), y->x1,
-                     last ? gamma_final : NULL);
+        op->residual(ctx, OP_DOWN, out, out_sumsq, last ? b->xg : (Tensor){0}, y->y, working(model, y->w2),
+                     y->x1, last ? gamma_final : NULL);
     }
     ctx->layer = -1;
 }
@@ -267,7 +269,8 @@ static void head(Llama *model)
         bool accumulate = !ctx->first_micro || row > 0;
         op->head(ctx, &h);
         op->head_loss(ctx, &h, b->stats);
-        op->head_dx(ctx, tensor_rows(b->dx, row, h.x.rows), norm->grad.data, &h, norm->master.data, accumulate);
+        op->head_dx(ctx, tensor_rows(b->dx, row, h.x.rows), norm->grad.data, &h, norm->master.data,
+                    accumulate);
         op->head_dw(ctx, table->grad, &h, accumulate);
     }
 }
@@ -286,11 +289,13 @@ static void backward(Llama *model)
         RowNorm norm = row_norm(model, y->x_sumsq), norm1 = row_norm(model, y->x1_sumsq);
         RowSums zdz = b->zdz;
         /* the finished accumulators of unfolded weights can leave their sum of squares on the way */
-        double *sumsq2 = ctx->last_micro ? b->sumsq + y->w2 : NULL, *sumsqo = ctx->last_micro ? b->sumsq + y->wo : NULL;
+        double *sumsq2 = ctx->last_micro ? b->sumsq + y->w2 : NULL;
+        double *sumsqo = ctx->last_micro ? b->sumsq + y->wo : NULL;
         ctx->layer = l;
 
         zdz.parts = op->parts(ctx, OP_DOWN_DX, b->dz.rows, b->dz.cols);
-        op->down_dx(ctx, b->dz, model->shape.keep_y ? (Tensor){0} : y->y, zdz, b->dx, w2->working, y->z, norm1);
+        op->down_dx(ctx, b->dz, model->shape.keep_y ? (Tensor){0} : y->y, zdz, b->dx, w2->working, y->z,
+                    norm1);
         op->dw(ctx, OP_DOWN_DW, w2->grad, b->dx, y->y, accumulate, sumsq2);
         op->norm_dx(ctx, OP_GATE_UP_DX, b->dx, b->dz, w13->working, b->dx, y->x1, norm1, zdz);
         op->dw(ctx, OP_GATE_UP_DW, w13->grad, b->dz, y->x1, accumulate, NULL);
@@ -307,7 +312,7 @@ static void backward(Llama *model)
                  batch_field(model, BATCH_TOKEN_ORDER), b->dx, accumulate || model->shape.tied);
 }
 
-/* ---- one step ------------------------------------------------------------------------------------------ */
+/* ---- one step --------------------------------------------------------------------------------------- */
 
 void llama_begin_step(Llama *model)
 {
@@ -337,7 +342,8 @@ static void weight_pass(Llama *model)
     struct LlamaBuffers *b = model->buffers;
     /* a folded weight writes its norm's gradient, so norms come after */
     for (int i = 0; i < model->weight_count; i++)
-        if (model->weights[i].working.data && !has_sumsq(model, i)) op->grad_norm(ctx, &model->weights[i], b->sumsq + i);
+        if (model->weights[i].working.data && !has_sumsq(model, i))
+            op->grad_norm(ctx, &model->weights[i], b->sumsq + i);
     for (int i = 0; i < model->weight_count; i++)
         if (!model->weights[i].working.data) op->grad_norm(ctx, &model->weights[i], b->sumsq + i);
     op->clip(ctx, b->sumsq, model->weight_count, b->hyper, b->stats);
@@ -408,7 +414,7 @@ void llama_fold(Llama *model)
     model->device->wait(model->ctx.stream);
 }
 
-/* ---- generation ------------------------------------------------------------------------------------------ */
+/* ---- generation ------------------------------------------------------------------------------------- */
 
 static Tensor top(Tensor t, int64_t rows) { return tensor_rows(t, 0, rows); }
 
@@ -430,10 +436,11 @@ static void forward_cached(Llama *model, int64_t n, int64_t past)
         RowSums out_sumsq;
         Tensor out = top(layer_output(model, l, &out_sumsq), n);
         ctx->layer = l;
-        op->qkv(ctx, top(y->qkv, n), top(y->x, n), working(model, y->wqkv), row_norm(model, y->x_sumsq), rope(model));
+        op->qkv(ctx, top(y->qkv, n), top(y->x, n), working(model, y->wqkv), row_norm(model, y->x_sumsq),
+                rope(model));
         op->attention_cached(ctx, top(y->o, n), top(y->qkv, n), b->k_cache[l], b->v_cache[l], past, shape);
-        op->residual(ctx, OP_OUT, top(y->x1, n), y->x1_sumsq, (Tensor){0}, top(y->o, n), working(model, y->wo),
-                     top(y->x, n), NULL);
+        op->residual(ctx, OP_OUT, top(y->x1, n), y->x1_sumsq, (Tensor){0}, top(y->o, n),
+                     working(model, y->wo), top(y->x, n), NULL);
         op->gate_up(ctx, top(y->z, n), top(y->y, n), top(y->x1, n), working(model, y->w13),
                     row_norm(model, y->x1_sumsq));
         op->residual(ctx, OP_DOWN, out, out_sumsq, last ? top(b->xg, n) : (Tensor){0}, top(y->y, n),
@@ -452,18 +459,20 @@ const float *llama_next_logits(Llama *model, const int32_t *tokens, int64_t n, i
         int32_t *pos = b->staging;
         for (int64_t i = 0; i < rows; i++) pos[i] = (int32_t)(past + done + i);
         model->device->upload(stream, batch_field(model, BATCH_POS), pos, (size_t)rows * sizeof *pos);
-        model->device->upload(stream, batch_field(model, BATCH_TOKENS), tokens + done, (size_t)rows * sizeof *tokens);
+        model->device->upload(stream, batch_field(model, BATCH_TOKENS), tokens + done,
+                              (size_t)rows * sizeof *tokens);
         forward_cached(model, rows, past + done);
         model->device->wait(stream);
     }
     HeadChunk h = head_chunk(model, rows - 1, 1);
     model->ops->logits(&model->ctx, b->logits, &h);
-    model->device->download(stream, b->host_logits, b->logits.data, (size_t)model->shape.vocab * sizeof(float));
+    model->device->download(stream, b->host_logits, b->logits.data,
+                            (size_t)model->shape.vocab * sizeof(float));
     model->device->wait(stream);
     return b->host_logits;
 }
 
-/* ---- diagnosis -------------------------------------------------------------------------------------------- */
+/* ---- diagnosis -------------------------------------------------------------------------------------- */
 
 static char *nonfinite_sentence(Llama *model, const char *owner, const char *what, Tensor t)
 {
@@ -493,7 +502,9 @@ char *llama_find_nonfinite(Llama *model)
             found = nonfinite_sentence(model, owner, saved[i].name, saved[i].t);
     }
     if (!found) found = nonfinite_sentence(model, "", "x_final", b->x_final);
-    if (!found) found = nonfinite_sentence(model, "", "the loss of a row", tensor(b->loss, 1, model->shape.rows, DTYPE_F32));
+    if (!found)
+        found = nonfinite_sentence(model, "", "the loss of a row",
+                                   tensor(b->loss, 1, model->shape.rows, DTYPE_F32));
     for (int i = model->weight_count - 1; !found && i >= 0; i--)
         found = nonfinite_sentence(model, model->weights[i].name, " (gradient)", model->weights[i].grad);
     return found;

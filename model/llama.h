@@ -66,15 +66,16 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
                     const OpContext *ctx, int64_t context, Errors *errors);
 void llama_destroy(Llama *model);
 
-/* Random weights (model/init.c): normal, model.init_std (embeddings: embedding_init_std), wo and w2 divided by
- * sqrt(2 layers), norms 1. Counter-based: the same on every backend. Zeroes the moments, folds. Returns false
- * when host memory ran out. */
+/* Random weights (model/init.c): normal, model.init_std (embeddings: embedding_init_std), wo and w2 divided
+ * by sqrt(2 layers), norms 1. Counter-based: the same on every backend. Zeroes the moments, folds. Returns
+ * false when host memory ran out. */
 bool llama_init(Llama *model, const Config *config);
 
 /* Working copies from the masters: after llama_init or after masters were replaced. */
 void llama_fold(Llama *model);
 
-/* Whether steps are recorded as graphs where the device can (the default). Without, each op can be timed alone. */
+/* Whether steps are recorded as graphs where the device can (the default). Without, each op can be timed
+ * alone. */
 void llama_record_steps(Llama *model, bool record);
 
 /* ---- one step: for each micro-batch forward + backward, then one update -------------------------- */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #define VOCAB_ALIGN 128
-#define HEAD_CHUNK_PER_HIDDEN 4     /* the head's gradient traffic pays off from 4 d rows on (docs/MATH.md, 3) */
+#define HEAD_CHUNK_PER_HIDDEN 4     /* fewer rows read and write the head's gradient too often (MATH.md, 3) */
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -56,15 +56,16 @@ static Tensor take(Plan *plan, BufferClass class, int64_t rows, int64_t cols, Dt
     return tensor(plan_take(plan, class, (size_t)(rows * cols) * dtype_bytes(dtype)), rows, cols, dtype);
 }
 
-static RowSums take_sums(const Llama *model, Plan *plan, BufferClass class, OpId op, int64_t rows, int64_t cols)
+static RowSums take_sums(const Llama *model, Plan *plan, BufferClass class, OpId op, int64_t rows,
+                         int64_t cols)
 {
     int parts = model->ops->parts(&model->ctx, op, rows, cols);
     return (RowSums){plan_take(plan, class, (size_t)(rows * parts) * sizeof(float)), parts};
 }
 
 /* One weight with its companions. working_rows: 0 = a norm, which is used from its master. */
-static int add_weight(Llama *model, Plan *plan, int64_t rows, int64_t cols, int64_t working_rows, RowLayout layout,
-                      bool decay)
+static int add_weight(Llama *model, Plan *plan, int64_t rows, int64_t cols, int64_t working_rows,
+                      RowLayout layout, bool decay)
 {
     const LlamaShape *s = &model->shape;
     Weight *w = &model->weights[model->weight_count];
@@ -115,7 +116,8 @@ static void lay_weights(Llama *model, Plan *plan, bool decay_embeddings)
     }
     model->final_norm = add_weight(model, plan, 1, s->hidden, 0, plain, false);
     model->head = s->tied ? model->embed
-                          : add_weight(model, plan, s->vocab, s->hidden, s->vocab_padded, plain, decay_embeddings);
+                          : add_weight(model, plan, s->vocab, s->hidden, s->vocab_padded, plain,
+                                       decay_embeddings);
 }
 
 /* Saved tensors of one layer, or the one set that all layers of a model without backward pass share. */
@@ -192,7 +194,7 @@ void llama_layout(Llama *model, Plan *plan)
 
     if (train) {
         b->dx = take(plan, BUFFER_BACKWARD, T, s->hidden, s->act);
-        Plan head = plan_fork(plan), backward = plan_fork(plan);    /* the head is done before the layers begin */
+        Plan head = plan_fork(plan), backward = plan_fork(plan);    /* the head is done when layers begin */
         lay_head(model, &head, b);
         lay_backward(model, &backward, b);
         plan_join(plan, &head, &backward);
@@ -212,8 +214,9 @@ void llama_layout(Llama *model, Plan *plan)
         }
     }
 
-    AttentionShape attention = {.batch = s->sequences, .seq = (int)s->max_position, .heads = s->heads,
-                                .kv_heads = s->kv_heads, .head_dim = s->head_dim, .deterministic = b->deterministic};
+    AttentionShape attention = {
+        .batch = s->sequences, .seq = (int)s->max_position, .heads = s->heads, .kv_heads = s->kv_heads,
+        .head_dim = s->head_dim, .deterministic = b->deterministic};
     model->ctx.workspace_bytes = model->ops->workspace_bytes(&model->ctx, T, s->hidden, s->ffn, s->qkv_cols,
                                                              s->head_chunk, s->vocab_padded, attention);
     model->ctx.workspace = plan_take(plan, BUFFER_WORKSPACE, model->ctx.workspace_bytes);

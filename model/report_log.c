@@ -57,7 +57,7 @@ static bool add_step(ReportLog *log, const cJSON *r)
         .skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "skipped")),
     };
     while (log->step_count && log->steps[log->step_count - 1].step >= s.step) log->step_count--;
-    LogStep *more = realloc(log->steps, (size_t)(log->step_count + 1) * sizeof *more);
+    LogStep *more = grow(log->steps, log->step_count, sizeof *more);
     if (!more) return false;
     log->steps = more;
     more[log->step_count++] = s;
@@ -71,7 +71,7 @@ static bool add_validation(ReportLog *log, const cJSON *r)
     while (log->validation_count && log->validations[log->validation_count - 1].step >= v.step) {
         log->validation_count--;
     }
-    LoggedValidation *more = realloc(log->validations, (size_t)(log->validation_count + 1) * sizeof *more);
+    LoggedValidation *more = grow(log->validations, log->validation_count, sizeof *more);
     if (!more) return false;
     log->validations = more;
     more[log->validation_count++] = v;

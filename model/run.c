@@ -111,11 +111,3 @@ bool run_open(const char *dir, RunStart start, const char *config_json, Errors *
     free(path);
     return ok;
 }
-
-char *run_read_config(const char *dir, Errors *errors)
-{
-    char *path = files_join(dir, "config.json");
-    char *text = path ? files_read(path, NULL, errors) : NULL;
-    free(path);
-    return text;
-}

@@ -17,6 +17,3 @@ bool run_check(const char *dir, RunStart start, Errors *errors);
  * that holds a run (config.json, and log.jsonl or checkpoints), and deletes only what runs make: other files
  * in it stay. False with errors added. */
 bool run_open(const char *dir, RunStart start, const char *config_json, Errors *errors);
-
-/* RUN/config.json as text, owned by the caller; NULL with an error added. */
-char *run_read_config(const char *dir, Errors *errors);

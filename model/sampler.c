@@ -3,9 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-bool sampler_init(Sampler *sampler, int64_t vocab, double temperature, int64_t top_k, double top_p, uint64_t key)
+bool sampler_init(Sampler *sampler, int64_t vocab, double temperature, int64_t top_k, double top_p,
+                  uint64_t key)
 {
-    *sampler = (Sampler){.temperature = temperature, .top_p = top_p, .top_k = top_k, .key = key, .vocab = vocab};
+    *sampler = (Sampler){
+        .temperature = temperature, .top_p = top_p, .top_k = top_k, .key = key, .vocab = vocab};
     sampler->entries = malloc((size_t)vocab * sizeof *sampler->entries);
     return sampler->entries != NULL;
 }
@@ -44,7 +46,8 @@ int32_t sampler_next(Sampler *sampler, const float *logits)
     if (sampler->top_p < 1) {
         double kept = 0;
         int64_t count = 0;
-        while (count < n && kept < sampler->top_p * total) kept += exp((e[count++].logit - top) / sampler->temperature);
+        while (count < n && kept < sampler->top_p * total)
+            kept += exp((e[count++].logit - top) / sampler->temperature);
         n = count, total = kept;
     }
     double left = uniform * total;

@@ -14,7 +14,8 @@ typedef struct Sampler {
 } Sampler;
 
 /* False when memory ran out. */
-bool sampler_init(Sampler *sampler, int64_t vocab, double temperature, int64_t top_k, double top_p, uint64_t key);
+bool sampler_init(Sampler *sampler, int64_t vocab, double temperature, int64_t top_k, double top_p,
+                  uint64_t key);
 void sampler_free(Sampler *sampler);
 
 /* logits: [vocab]. One uniform number is used per call, so a text depends on its key alone. */

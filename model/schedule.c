@@ -9,7 +9,8 @@ double schedule_lr(const Config *config, int64_t step)
 
     int64_t start = warmup;     /* first step of the decay */
     if (config->train.schedule == SCHEDULE_WSD) {
-        start = config->train.steps - (int64_t)llround((double)config->train.steps * config->train.decay_fraction);
+        start = config->train.steps -
+                (int64_t)llround((double)config->train.steps * config->train.decay_fraction);
         if (start < warmup) start = warmup;
     }
     if (config->train.schedule == SCHEDULE_CONSTANT || step < start) return lr;

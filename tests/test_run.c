@@ -38,6 +38,15 @@ static void expect_error(Errors *errors, bool result, const char *text)
     errors_free(errors);
 }
 
+static char *read_config(const char *dir)
+{
+    Errors errors = {0};
+    char *path = files_join(dir, "config.json"), *text = files_read(path, NULL, &errors);
+    assert_non_null(text);
+    free(path);
+    return text;
+}
+
 /* ---- run directory --------------------------------------------------------------------------------- */
 
 static void test_run_directory(void **state)
@@ -50,14 +59,14 @@ static void test_run_directory(void **state)
     assert_true(run_check(dir, RUN_NEW, &errors));
     assert_false(files_exists(dir));                    /* a check changes nothing */
     assert_true(run_open(dir, RUN_NEW, "{\"a\":1}", &errors));
-    char *text = run_read_config(dir, &errors);
+    char *text = read_config(dir);
     assert_string_equal(text, "{\"a\":1}");
     free(text);
     expect_error(&errors, run_open(dir, RUN_NEW, "{}", &errors), "it holds other files and no run");
     free(make(dir, "log.jsonl", "{}\n"));
     expect_error(&errors, run_open(dir, RUN_NEW, "{}", &errors), "continue it with --resume");
     assert_true(run_open(dir, RUN_RESUME, "{\"a\":2}", &errors));
-    text = run_read_config(dir, &errors);
+    text = read_config(dir);
     assert_string_equal(text, "{\"a\":2}");
     free(text);
     assert_int_equal(errors.count, 0);
@@ -90,7 +99,7 @@ static void test_overwrite(void **state)
     for (int i = 0; i < 6; i++) assert_false(files_exists(gone[i]));
     for (int i = 0; i < 5; i++) assert_true(files_exists(kept[i]));
     assert_false(files_exists(link));
-    char *text = run_read_config(dir, &errors);
+    char *text = read_config(dir);
     assert_string_equal(text, "{\"new\":1}");
     free(text);
 

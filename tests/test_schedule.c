@@ -38,8 +38,8 @@ static void cosine(void **state)
 {
     (void)state;
     Config c = base(SCHEDULE_COSINE);
-    close_to(schedule_lr(&c, 55), 0.55);                                    /* half way: the mean of both ends */
-    close_to(schedule_lr(&c, 40), 0.1 + 0.9 * 0.75);                        /* a third: cos 60 degrees = 1/2 */
+    close_to(schedule_lr(&c, 55), 0.55);             /* half way: the mean of both ends */
+    close_to(schedule_lr(&c, 40), 0.1 + 0.9 * 0.75); /* a third: cos 60 degrees = 1/2 */
     close_to(schedule_lr(&c, 100), 0.1);
 }
 

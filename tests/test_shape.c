@@ -48,7 +48,8 @@ static void flops_by_hand(void **state)
     assert_true(llama_flops_per_token(&s) == 4416.0);
 }
 
-/* Llama 3.2 1B at sequence 2048: 6 x 1,235,748,864 in matrices (all but the 33 norms) + 12 x 16 x 2048 x 2048. */
+/* Llama 3.2 1B at sequence 2048: 6 x 1,235,748,864 in matrices (all but the 33 norms)
+ * + 12 x 16 x 2048 x 2048. */
 static void flops_of_1b(void **state)
 {
     (void)state;
@@ -74,7 +75,8 @@ static void plan_counts_every_class(void **state)
     assert_int_equal(sum, plan.total);
 
     Plan infer = llama_plan(&c, DTYPE_F32, LLAMA_INFER, &cpu_ops, &ctx, 15);
-    assert_int_equal(infer.bytes[BUFFER_GRAD] + infer.bytes[BUFFER_MOMENTS] + infer.bytes[BUFFER_BACKWARD], 0);
+    assert_int_equal(infer.bytes[BUFFER_GRAD] + infer.bytes[BUFFER_MOMENTS] + infer.bytes[BUFFER_BACKWARD],
+                     0);
     size_t caches = 2 * 2 * 15 * 8 * 4 + 131 * 4;
     assert_in_range(infer.bytes[BUFFER_CACHE], caches, caches + 5 * PLAN_ALIGN);
 }
@@ -82,7 +84,9 @@ static void plan_counts_every_class(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_parameter_counts), cmocka_unit_test(flops_by_hand), cmocka_unit_test(flops_of_1b),
+        cmocka_unit_test(published_parameter_counts),
+        cmocka_unit_test(flops_by_hand),
+        cmocka_unit_test(flops_of_1b),
         cmocka_unit_test(plan_counts_every_class),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,9 +207,6 @@ static void test_bytes(void **state)
     assert_memory_equal(out.ids, ids, sizeof ids);
     assert_int_equal(tokenizer_vocab(tokenizer), 258);
     assert_int_equal(tokenizer_bos(tokenizer), 256);
-    assert_true(tokenizer_is_special(tokenizer, 256));
-    assert_false(tokenizer_is_special(tokenizer, 255));
-    assert_false(tokenizer_is_special(tokenizer, -1));
     size_t length;
     assert_null(tokenizer_decode(tokenizer, 258, &length));
     assert_int_equal(length, 0);
@@ -459,7 +456,8 @@ static void test_learns_the_file_that_was_verified(void **state)
     TextSpan   span    = { text, length };
     Tokenizer *learned = tokenizer_train(&span, 1, 340, &errors);
     assert_true(tokenizer_save(learned, path, &errors));
-    char *saved = read_text(path, &saved_length), *expected = read_text(FIXTURES "learned.json", &expected_length);
+    char *saved = read_text(path, &saved_length),
+         *expected = read_text(FIXTURES "learned.json", &expected_length);
     assert_int_equal(saved_length, expected_length);
     assert_memory_equal(saved, expected, saved_length);
     free(saved);
