@@ -49,7 +49,7 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     printf("memory\n");
     plan_print(&plan, stdout);
     if (gpu_memory)
-        printf("  %s of %s\n", (double)plan.total <= available ? "fits in" : "DOES NOT FIT in", gpu_memory);
+        printf("  %s %s\n", (double)plan.total <= available ? "fits in" : "DOES NOT FIT in", gpu_memory);
     print_choices(backend, stdout);
     return 0;
 }

@@ -78,9 +78,19 @@ def test_no_arguments_is_usage():
     expect(train().returncode == 2)
 
 
+def test_every_command_explains_itself():
+    for command in "sample bench report import export logits tokenize story".split():
+        result = train(command, "--help")
+        expect(result.returncode == 0 and result.stdout.startswith(f"usage: ./train {command}"), result)
+        result = train(command)
+        expect(result.returncode == 2 and f"usage: ./train {command}" in result.stderr, command, result)
+
+
 def test_unknown_argument():
     result = train(config(), "--resme")
-    expect(result.returncode == 2 and "--resme" in result.stderr, result)
+    expect(result.returncode == 2 and 'unknown argument "--resme"; did you mean "--resume"?' in result.stderr, result)
+    result = train("sample", TMP, "--colour=red")
+    expect(result.returncode == 2 and 'unknown argument "--colour=red"; see --help' in result.stderr, result)
 
 
 def test_missing_config_file():
@@ -93,6 +103,19 @@ def test_two_mistakes_are_reported_at_once():
     expect(result.returncode == 2, result)
     expect('did you mean "train.warmup_steps"' in result.stderr, result)
     expect(any("heads" in line and "7" in line for line in errors_of(result)), result)
+
+
+def test_missing_files_and_a_run_in_the_way_are_reported_too():
+    run = TMP / "in-the-way"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    (run / "log.jsonl").write_text("")
+    result = train(config(), "--train.warmup_step=3", "--model.heads=7", "--train.warmup_steps=99",
+                   f"--data.train={TMP}/none-*.bin", f"--data.val={TMP}/none.bin", f"--run.dir={run}")
+    expect(result.returncode == 2, result)
+    for words in ('"train.warmup_steps"', "model.heads = 7", "train.warmup_steps = 99", "none-*.bin: no file matches",
+                  "none.bin: no such file", "in-the-way: it holds a run already"):
+        expect(words in result.stderr, words, result)
 
 
 def test_every_mistake_of_a_file_has_its_line():
@@ -138,6 +161,15 @@ def test_every_config_plans_without_a_device():
         expect("FLOPs/step" in result.stdout and "activations" in result.stdout, path, result)
 
 
+def test_dry_run_says_whether_a_gpu_has_room():
+    words = [config(), "--dry-run", "--run.device=cpu"]
+    expect("fits in 24GiB" in train(*words, "--gpu-mem=24GiB").stdout)
+    expect("DOES NOT FIT in 1KiB" in train(*words, "--gpu-mem=1KiB").stdout)
+    for wrong in ([*words, "--gpu-mem=much"], [config(), "--gpu-mem=24GiB"]):
+        result = train(*wrong)
+        expect(result.returncode == 2 and "--gpu-mem" in result.stderr, result)
+
+
 # ---- data --------------------------------------------------------------------------------------------
 
 def one_data_error(path, *said):
@@ -181,6 +213,9 @@ def test_a_run():
     expect({"step", "tokens", "loss", "grad_norm", "lr", "step_ms", "tok_per_s", "mfu", "mem_bytes", "skipped"}
            <= set(steps[0]), steps[0])
     expect(steps[5]["tokens"] == 6 * 16 * 2 * 2, steps[5])
+    header = records(run)[0]
+    expect(header["header"] == 1 and header["threads"] == 2 and header["config"]["model"]["hidden"] == 32, header)
+    expect({"cpu", "cores", "memory_bytes", "libraries", "compiler", "compiler_flags", "git"} <= set(header), header)
     expect([r["step"] for r in records(run, "val_loss")] == [3, 6], records(run, "val_loss"))
     page = (run / "report.html").read_text()
     expect("<svg" in page and not re.search(r"(?:src|href)\s*=\s*[\"']?(?:https?:)?//", page), "report needs the network")
@@ -211,6 +246,53 @@ def test_resume_is_bitwise():
     expect(losses(run) == losses(TMP / "run"), losses(run), losses(TMP / "run"))
     for name in "model.safetensors", "optimizer.safetensors":
         expect((newest(run) / name).read_bytes() == (newest(TMP / "run") / name).read_bytes(), f"{name} differs")
+
+
+def test_all_threads_are_counted():
+    run = TMP / "threads"
+    result = train(config(), f"--run.dir={run}", "--run.threads=0", "--train.steps=1",
+                   env={**os.environ, "OMP_NUM_THREADS": "3"})
+    expect(result.returncode == 0 and "3 CPU threads" in result.stderr, result)
+    expect(records(run)[0]["threads"] == 3, records(run)[0])
+
+
+def test_without_validation_data_nothing_is_validated():
+    run = TMP / "novalidation"
+    result = train(config(), f"--run.dir={run}", "--data.val=", "--train.steps=3")
+    expect(result.returncode == 0 and "note: data.val is empty" in result.stderr, result)
+    expect(not records(run, "val_loss"), result)
+
+
+def test_another_seed_is_another_run():
+    run = TMP / "seed"
+    expect(train(config(), f"--run.dir={run}", "--run.seed=2", "--train.steps=1").returncode == 0)
+    expect(losses(run)[1] != losses(TMP / "run")[1], losses(run))
+
+
+def test_resume_says_what_has_changed():
+    run = TMP / "changed"
+    expect(train(config(), f"--run.dir={run}", "--train.steps=2").returncode == 0)
+    result = train(config(), f"--run.dir={run}", "--resume", "--train.steps=3", "--train.lr=5e-4")
+    expect(result.returncode == 0 and "train.lr: 0.001 -> 0.0005" in result.stderr, result)
+    changes = [line for line in result.stderr.splitlines() if " -> " in line]
+    expect(changes == ["train.steps: 2 -> 3", "train.lr: 0.001 -> 0.0005"], result)
+
+
+def test_an_imported_model_trains_on():
+    run, model = TMP / "imported", ROOT / "tests" / "fixtures" / "hf" / "tied"
+    result = train("import", model, run, f"--data.train={TMP / 'train.bin'}", "--train.seq_len=16", "--train.steps=2",
+                   "--train.warmup_steps=0", "--val.every=0", "--run.device=cpu")
+    expect(result.returncode == 0, result)
+    result = train(run / "config.json", "--resume")
+    expect(result.returncode == 0 and sorted(losses(run)) == [1, 2], result)
+    expect(" -> " not in result.stderr, "nothing was changed", result)
+
+
+def test_overwriting_is_allowed_once():
+    run = TMP / "once"
+    expect(train(config(), f"--run.dir={run}", "--train.steps=1", "--run.overwrite=true").returncode == 0)
+    result = train(run / "config.json")
+    expect(result.returncode == 2 and "it holds a run already" in result.stderr, result)
 
 
 def test_resume_refuses_another_model():
@@ -282,6 +364,15 @@ def test_samples():
     first, second = train(*words), train(*words)
     expect(first.returncode == 0 and first.stdout.startswith("ab"), first)
     expect(first.stdout == second.stdout, first, second)
+
+
+def test_samples_during_training():
+    run = TMP / "sampled"
+    result = train(config(), f"--run.dir={run}", "--sample.every=4", "--sample.tokens=5", "--sample.prompt=ab")
+    samples = records(run, "sample")
+    expect(result.returncode == 0 and [r["step"] for r in samples] == [4, 6], samples, result)
+    expect(all(r["prompt"] == "ab" and r["sample"].startswith("ab") for r in samples), samples)
+    expect(losses(run) == losses(TMP / "run"), "samples change nothing", losses(run))
 
 
 def test_sample_without_a_run():
