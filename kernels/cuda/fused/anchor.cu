@@ -26,7 +26,7 @@ __global__ void target_logits_rows(float *out, Tensor xg, Tensor table, RowNorm 
 
 void target_logits(const OpContext *ctx, OpId op, float *out, const HeadChunk *h)
 {
-    target_logits_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(ctx)>>>(out, h->xg, h->table, h->norm,
-                                                                                     h->targets);
+    target_logits_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(ctx)>>>(out, h->xg, h->table,
+                                                                                     h->norm, h->targets);
     LAUNCH_CHECK(op);
 }

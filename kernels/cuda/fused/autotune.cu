@@ -9,7 +9,7 @@ enum { FUSED_TABLE_VERSION = 1 };           /* raise it where kernels change so 
 
 static const double MEASURE_FLOPS = 2e9;    /* smaller products go the library's way */
 static const double SECONDS_A_SHAPE = 1.2;  /* all shapes of a model in less than a minute */
-static const float HEAT_MS = 100;           /* of the same work before measuring: training runs on a hot card */
+static const float HEAT_MS = 100; /* of the same work before measuring: training runs on a hot card */
 enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 21 };
 
 struct FusedTable {
@@ -18,20 +18,24 @@ struct FusedTable {
     std::string file;                       /* empty = none kept */
 };
 
-static const char *const tile_names[TILE_COUNT] = {"128x192", "192x128", "128x128"};
+static const char *const tile_names[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128"};
 
-static bool same(const FusedShape &a, const FusedShape &b) { return a.op == b.op && a.m == b.m && a.n == b.n && a.k == b.k; }
+static bool same(const FusedShape &a, const FusedShape &b)
+{
+    return a.op == b.op && a.m == b.m && a.n == b.n && a.k == b.k;
+}
 
-/* ---- as text --------------------------------------------------------------------------------------------------- */
+/* ---- as text ------------------------------------------------------------------------------------------- */
 
 /* "fused down 16384 2048 8192 128x192 cluster 2 group 16 us 812.3 library 851.0": the first number is smaller
  * where the fused op was chosen. */
 static std::string line_of(const FusedChoice &c)
 {
     char text[256];
-    snprintf(text, sizeof text, "fused %s %" PRId64 " %" PRId64 " %" PRId64 " %s cluster %d group %d us %.1f library %.1f",
-             op_name(c.shape.op), c.shape.m, c.shape.n, c.shape.k, tile_names[c.variant.tile], c.variant.cluster,
-             c.variant.group, c.fused_us, c.library_us);
+    snprintf(text, sizeof text,
+             "fused %s %" PRId64 " %" PRId64 " %" PRId64 " %s cluster %d group %d us %.1f library %.1f",
+             op_name(c.shape.op), c.shape.m, c.shape.n, c.shape.k, tile_names[c.variant.tile],
+             c.variant.cluster, c.variant.group, c.fused_us, c.library_us);
     return text;
 }
 
@@ -51,14 +55,16 @@ bool fused_table_read_line(FusedTable *table, const char *line)
 {
     char op[32], tile[16];
     FusedChoice c = {};
-    if (sscanf(line, "fused %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s cluster %d group %d us %lf library %lf", op,
-               &c.shape.m, &c.shape.n, &c.shape.k, tile, &c.variant.cluster, &c.variant.group, &c.fused_us,
-               &c.library_us) != 9)
+    if (sscanf(line,
+               "fused %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s cluster %d group %d us %lf library %lf",
+               op, &c.shape.m, &c.shape.n, &c.shape.k, tile, &c.variant.cluster, &c.variant.group,
+               &c.fused_us, &c.library_us) != 9)
         return false;
     int id = 0, t = 0;
     while (id < OP_COUNT && strcmp(op, op_name((OpId)id))) id++;
     while (t < TILE_COUNT && strcmp(tile, tile_names[t])) t++;
-    if (id == OP_COUNT || t == TILE_COUNT || c.variant.cluster < 1 || c.variant.cluster > 2 || c.variant.group < 1)
+    if (id == OP_COUNT || t == TILE_COUNT || c.variant.cluster < 1 || c.variant.cluster > 2 ||
+        c.variant.group < 1)
         return false;
     c.shape.op = (OpId)id;
     c.variant.tile = (FusedTile)t;
@@ -93,8 +99,9 @@ FusedTable *fused_table_open(CudaBackend *backend)
     std::string name = gpu.name;
     for (char &c : name)
         if (!isalnum((unsigned char)c)) c = '-';
-    table->file = std::string(backend->options.cache_dir) + "/fused-" + name + "-v" + std::to_string(FUSED_TABLE_VERSION) +
-                  "-cublaslt-" + std::to_string(cublasLtGetVersion()) + ".txt";
+    table->file = std::string(backend->options.cache_dir) + "/fused-" + name + "-v" +
+                  std::to_string(FUSED_TABLE_VERSION) + "-cublaslt-" + std::to_string(cublasLtGetVersion()) +
+                  ".txt";
     if (FILE *f = fopen(table->file.c_str(), "rb")) {
         char line[256];
         while (fgets(line, sizeof line, f)) fused_table_read_line(table, line);
@@ -114,7 +121,7 @@ static void keep(const FusedTable *table, const FusedChoice &c)
     }
 }
 
-/* ---- measuring -------------------------------------------------------------------------------------------------- */
+/* ---- measuring ----------------------------------------------------------------------------------------- */
 
 static double median(std::vector<float> v)
 {
@@ -123,7 +130,8 @@ static double median(std::vector<float> v)
 }
 
 /* Medians in microseconds of all runs, taken in turn so that the card is equally hot for each. */
-static std::vector<double> measure(const OpContext *ctx, const char *op, const std::vector<std::function<void()>> &runs)
+static std::vector<double> measure(const OpContext *ctx, const char *op,
+                                   const std::vector<std::function<void()>> &runs)
 {
     cudaStream_t stream = stream_of(ctx);
     cudaEvent_t start, end;
@@ -156,8 +164,10 @@ static std::vector<double> measure(const OpContext *ctx, const char *op, const s
     return medians;
 }
 
-FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape, const std::vector<FusedVariant> &variants,
-                         const std::function<void(const FusedCall &)> &fused, const std::function<void()> &library)
+FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
+                         const std::vector<FusedVariant> &variants,
+                         const std::function<void(const FusedCall &)> &fused,
+                         const std::function<void()> &library)
 {
     FusedTable *table = backend_of(ctx)->fused;
     for (size_t i = 0; i < table->choices.size(); i++)
@@ -168,7 +178,8 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape, const st
     FusedChoice choice = {shape, false, variants[0], 0, 0};
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(op_name(shape.op), cudaStreamIsCapturing(stream_of(ctx), &capture));
-    if (capture != cudaStreamCaptureStatusNone || !fused || 2.0 * shape.m * shape.n * shape.k < MEASURE_FLOPS) return choice;
+    if (capture != cudaStreamCaptureStatusNone || !fused || 2.0 * shape.m * shape.n * shape.k < MEASURE_FLOPS)
+        return choice;
 
     std::vector<std::function<void()>> runs = {library};
     for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, shape.op, v}); });

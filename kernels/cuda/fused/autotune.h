@@ -1,11 +1,13 @@
-/* Which of an op's implementations runs at a shape: measured where the run has the choice, remembered on disk. */
+/* Which of an op's implementations runs at a shape: measured where the run has the choice, remembered on
+ * disk. */
 #pragma once
 #include "kernels/cuda/fused/fused.h"
 #include <functional>
 #include <string>
 #include <vector>
 
-/* What a choice depends on. Ops that differ in an operand only (the last layer's xg, adding to a gradient) share it. */
+/* What a choice depends on. Ops that differ in an operand only (the last layer's xg, adding to a gradient)
+ * share it. */
 struct FusedShape {
     OpId op;
     int64_t m, n, k;
@@ -18,10 +20,12 @@ struct FusedChoice {
     double fused_us, library_us;            /* 0 = not measured */
 };
 
-/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be repeated
- * in place, into others; both empty: nothing can be measured now. */
-FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape, const std::vector<FusedVariant> &variants,
-                         const std::function<void(const FusedCall &)> &fused, const std::function<void()> &library);
+/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be
+ * repeated in place, into others; both empty: nothing can be measured now. */
+FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
+                         const std::vector<FusedVariant> &variants,
+                         const std::function<void(const FusedCall &)> &fused,
+                         const std::function<void()> &library);
 
 /* The last choice that was made for op, or that the file holds for it; NULL without any. */
 const FusedChoice *fused_last_choice(const FusedTable *table, OpId op);
@@ -29,7 +33,7 @@ const FusedChoice *fused_last_choice(const FusedTable *table, OpId op);
 FusedTable *fused_table_open(CudaBackend *backend);
 void fused_table_close(FusedTable *table);
 
-/* Choices used so far, one a line that begins with "fused "; read_line takes such a line back and wins over the
- * file's. False where it does not read. */
+/* Choices used so far, one a line that begins with "fused "; read_line takes such a line back and wins over
+ * the file's. False where it does not read. */
 std::string fused_table_text(const FusedTable *table);
 bool fused_table_read_line(FusedTable *table, const char *line);

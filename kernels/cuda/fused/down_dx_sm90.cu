@@ -1,4 +1,5 @@
-/* down_dx: dy = dx W2 never leaves the multiprocessor: dz = r dSwiGLU(z, dy), sum of z dz / r, y again if wanted. */
+/* down_dx: dy = dx W2 never leaves the multiprocessor: dz = r dSwiGLU(z, dy), sum of z dz / r, y again if
+ * wanted. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 /* A column of dy belongs to a gate and an up, so a chunk of 32 columns works on 64 of z. */
@@ -59,7 +60,8 @@ template <bool WITH_Y> struct DownDx {
 };
 
 template <bool WITH_Y>
-static void run(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
+static void run(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
+                RowNorm norm)
 {
     typename DownDx<WITH_Y>::Params p = {};
     p.z = tensor_map(op_name(call.op), z, 64, 64);
@@ -70,7 +72,8 @@ static void run(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor 
     launch_program<DownDx<WITH_Y>, false, true>(call, dx, w, dx.rows, w.cols, dx.cols, p);
 }
 
-void fused_down_dx(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm)
+void fused_down_dx(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
+                   RowNorm norm)
 {
     (y.data ? run<true> : run<false>)(call, dz, y, zdz, dx, w, z, norm);
 }

@@ -36,7 +36,10 @@ template <bool ACCUMULATE> struct Dw {
             }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.grad, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.grad, buffer, col, row);
+    }
 
     __device__ void end(const Params &p, Rows rows, ColumnTile tile)
     {
@@ -56,8 +59,8 @@ static void run(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, float *
     launch_program<Dw<ACCUMULATE>, true, true>(call, dy, a, grad.rows, grad.cols, dy.rows, p);
 }
 
-/* *sumsq = the sum of `count` partial sums, in one fixed order. One block. It stands apart because a block of the
- * GEMM cannot know that all others are done. */
+/* *sumsq = the sum of `count` partial sums, in one fixed order. One block. It stands apart because a block of
+ * the GEMM cannot know that all others are done. */
 __global__ void dw_sum_partials(double *sumsq, const float *partial, int64_t count)
 {
     __shared__ double part[32];

@@ -1,9 +1,9 @@
-/* The fused ops of Hopper: each is one GEMM with its epilogue program. Same arguments and results as the op in
- * kernels/ops.h, for BF16 operands; fused/dispatch.cu decides which implementation runs. */
+/* The fused ops of Hopper: each is one GEMM with its epilogue program. Same arguments and results as the op
+ * in kernels/ops.h, for BF16 operands; fused/dispatch.cu decides which implementation runs. */
 #pragma once
 #include "kernels/cuda/backend.h"
 
-/* Tiles of the output, rows x columns. Two consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
+/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
 enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_COUNT };
 
 struct FusedVariant {
@@ -28,12 +28,13 @@ static inline int fused_parts(int64_t cols)
 }
 
 void fused_qkv(const FusedCall &call, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope);
-void fused_residual(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w, Tensor residual,
-                    const float *gamma);
+void fused_residual(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w,
+                    Tensor residual, const float *gamma);
 void fused_gate_up(const FusedCall &call, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm);
-void fused_down_dx(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z, RowNorm norm);
-void fused_norm_dx(const FusedCall &call, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x, RowNorm norm,
-                   RowSums zdz);
+void fused_down_dx(const FusedCall &call, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,
+                   RowNorm norm);
+void fused_norm_dx(const FusedCall &call, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
+                   RowNorm norm, RowSums zdz);
 void fused_out_dx(const FusedCall &call, Tensor d_o, Tensor dx1, Tensor w);
 void fused_dw(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq);
 void fused_head(const FusedCall &call, const HeadChunk *h);

@@ -1,4 +1,4 @@
-/* gate_up: z = r (x1 W'^T) in blocks of eight gates and their eight ups;  y = silu(g) u from the rounded z. */
+/* gate_up: z = r (x1 W'^T) in blocks of eight gates and their ups;  y = silu(g) u from the rounded z. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 struct GateUp {
@@ -24,7 +24,7 @@ struct GateUp {
     __device__ void chunk(const Params &, float (&acc)[32], uint32_t buffer, Rows, int)
     {
 #pragma unroll
-        for (int slice = 0; slice < 4; slice++) {   /* one block: pairs 0 and 1 are gates, 2 and 3 their ups */
+        for (int slice = 0; slice < 4; slice++) { /* one block: pairs 0 and 1 are gates, 2 and 3 their ups */
             uint32_t z[4], y[2];
 #pragma unroll
             for (int i = 0; i < 4; i++)

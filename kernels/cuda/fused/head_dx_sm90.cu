@@ -1,5 +1,5 @@
-/* head_dx: u = alpha (E table) - beta table[target];  dx = u gamma - s x;  dgamma (+)= column sums of u x. K is the
- * vocabulary here, so gathered rows and column sums cost nothing that shows. */
+/* head_dx: u = alpha (E table) - beta table[target];  dx = u gamma - s x;  dgamma (+)= column sums of u x. K
+ * is the vocabulary here, so gathered rows and column sums cost nothing that shows. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 struct HeadDx {
@@ -64,7 +64,10 @@ struct HeadDx {
         }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.dx, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.dx, buffer, col, row);
+    }
     __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 

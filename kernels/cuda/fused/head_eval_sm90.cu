@@ -1,5 +1,5 @@
-/* head_eval: the loss alone, from a running maximum and sum over the columns. Nothing as wide as the vocabulary is
- * stored: the parts of d and q carry each tile's sum and maximum. */
+/* head_eval: the loss alone, from a running maximum and sum over the columns. Nothing as wide as the
+ * vocabulary is stored: the parts of d and q carry each tile's sum and maximum. */
 #include "kernels/cuda/fused/anchor.h"
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
@@ -48,7 +48,10 @@ struct HeadEval {
     }
 
     static __device__ void store(const Params &, uint32_t, int, int) {}
-    __device__ void end(const Params &p, Rows rows, ColumnTile tile) { running.put(p.most, p.sum, rows, tile); }
+    __device__ void end(const Params &p, Rows rows, ColumnTile tile)
+    {
+        running.put(p.most, p.sum, rows, tile);
+    }
 };
 
 /* loss from the parts of each row; on entry it holds the target's logit. One warp a row. */
@@ -58,7 +61,8 @@ __global__ void head_eval_rows(float *loss, RowSums most, RowSums sum, int64_t r
     if (row >= rows) return;
     RunningSum total = {-INFINITY, 0};
     for (int i = threadIdx.x % 32; i < sum.parts; i += 32)
-        total = running_merge(total, RunningSum{most.data[row * sum.parts + i], sum.data[row * sum.parts + i]});
+        total =
+            running_merge(total, RunningSum{most.data[row * sum.parts + i], sum.data[row * sum.parts + i]});
     for (int mask = 1; mask < 32; mask *= 2)
         total = running_merge(total, RunningSum{__shfl_xor_sync(~0u, total.most, mask),
                                                 __shfl_xor_sync(~0u, total.sum, mask)});
@@ -74,6 +78,7 @@ void fused_head_eval(const FusedCall &call, const HeadChunk *h)
     p.most = h->q, p.sum = h->d;
     p.vocab = (int)h->vocab;
     launch_program<HeadEval, false, false>(call, h->xg, h->table, h->xg.rows, h->table.rows, h->xg.cols, p);
-    head_eval_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(call.ctx)>>>(h->loss, h->q, h->d, h->xg.rows);
+    head_eval_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(call.ctx)>>>(h->loss, h->q, h->d,
+                                                                                      h->xg.rows);
     LAUNCH_CHECK(call.op);
 }

@@ -1,5 +1,5 @@
-/* head: E = exp(min(r acc - anchor, clamp)), 0 at the target and in padded columns; partial sums of E and of E times
- * its exponent. The logits themselves are never stored. */
+/* head: E = exp(min(r acc - anchor, clamp)), 0 at the target and in padded columns; partial sums of E and of
+ * E times its exponent. The logits themselves are never stored. */
 #include "kernels/cuda/fused/anchor.h"
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
@@ -54,7 +54,10 @@ struct Head {
         }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.e, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.e, buffer, col, row);
+    }
 
     __device__ void end(const Params &p, Rows rows, ColumnTile tile)
     {

@@ -41,7 +41,8 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     config.stream = stream_of(call.ctx);
     config.attrs = attributes;
     config.numAttrs = 2;
-    CUDA_CHECK(op, cudaFuncSetAttribute(gemm_sm90<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, G::SHARED));
+    CUDA_CHECK(op,
+               cudaFuncSetAttribute(gemm_sm90<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, G::SHARED));
     CUDA_CHECK(op, cudaLaunchKernelEx(&config, gemm_sm90<G>, map_a, map_b, g, p));
 }
 
@@ -55,7 +56,8 @@ static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m,
                            const typename Program::Params &p)
 {
     switch (call.variant.tile) {
-    case TILE_192x128: return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 192, 128>>(call, a, b, m, n, k, p);
+    case TILE_192x128:
+        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 192, 128>>(call, a, b, m, n, k, p);
     case TILE_128x256:
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 128, 256>>(call, a, b, m, n, k, p);

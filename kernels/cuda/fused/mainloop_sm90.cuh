@@ -1,19 +1,20 @@
-/* Matrix product on Hopper whose epilogue is a program (primitives.cuh): D = epilogue(A B) in BF16, FP32 sums.
+/* Matrix product on Hopper whose epilogue is a program (primitives.cuh): D = epilogue(A B), BF16 operands,
+ * FP32 sums.
  *
  * One block a multiprocessor walks over tiles. Its three warpgroups:
- *   0  moves data. Warp 0 loads operands by TMA into a ring of STAGES; warps 1 and 2 each serve one consumer:
- *      they load what its epilogue needs into chunk buffers long before, and store what it leaves there.
- *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its epilogue,
- *      which then costs no time as long as it is shorter. Or together, each half the rows of one tile
- *      ("cooperative"): the tile may have a third more columns, so that operands are read less often, but the tensor
- *      cores wait for the epilogue: the choice for a long K.
+ *   0     moves data. Warp 0 loads operands by TMA into a ring of STAGES. Warps 1 and 2 serve one consumer
+ *         each: they load what its epilogue needs into chunk buffers long before, and store what it leaves.
+ *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its
+ *         epilogue, which costs no time as long as it is shorter. Or together, each half the rows of one
+ *         tile ("cooperative"): the tile may have a third more columns, so that operands are read less often,
+ *         but the tensor cores wait for the epilogue: for a long K.
  *
- * A chunk is 64 rows x Program::COLUMNS accumulator columns. A chunk buffer is filled (or just handed over, where
- * a program loads nothing), worked on in place, and stored: `ready` and `filled` are its two barriers.
+ * A chunk is 64 rows x Program::COLUMNS accumulator columns. A chunk buffer is filled (or just handed over,
+ * where a program loads nothing), worked on in place, and stored: `ready` and `filled` are its two barriers.
  *
  * Storage forms, 64 of K a stage, 128-byte swizzle, blocks of 64 rows x 128 bytes:
- *   K contiguous          descriptor stride 1024 (next 8 rows); 16 of K are 32 bytes further on
- *   M or N contiguous     one block a 64 columns; leading 8192 (next block), stride 1024; 16 of K are 2048 bytes on
+ *   K contiguous        descriptor stride 1024 (next 8 rows); 16 of K are 32 bytes on
+ *   M or N contiguous   a block every 64 columns: leading 8192 (next block), stride 1024; 16 of K are 2048 on
  *
  * Tails need no code: TMA fills zeros where it reads outside, and stores nothing outside.
  * In a cluster of two, which share their columns, each block loads half of B for both. */
@@ -40,13 +41,14 @@ struct GemmArgs {
 
 /* ROWS64: a consumer's part of a tile has 64 * ROWS64 rows. A_ROWS, B_ROWS: the operand is stored with M (N)
  * contiguous. */
-template <class Program_, bool A_ROWS_, bool B_ROWS_, bool TOGETHER_, int ROWS64_, int BN_, int STAGES_, int BUFFERS_>
+template <class Program_, bool A_ROWS_, bool B_ROWS_, bool TOGETHER_, int ROWS64_, int BN_, int STAGES_,
+          int BUFFERS_>
 struct Gemm {
     typedef Program_ Program;
     static constexpr bool A_ROWS = A_ROWS_, B_ROWS = B_ROWS_, TOGETHER = TOGETHER_;
     static constexpr int ROWS64 = ROWS64_, BN = BN_, STAGES = STAGES_, BUFFERS = BUFFERS_;
     static constexpr int BM = 64 * ROWS64 * (TOGETHER ? CONSUMERS : 1);
-    static constexpr int PART = TOGETHER ? 64 * ROWS64 : 0;     /* rows from one consumer's part to the next's */
+    static constexpr int PART = TOGETHER ? 64 * ROWS64 : 0; /* rows from one consumer's part to the next's */
     static constexpr int TURNS = TOGETHER ? 1 : CONSUMERS;      /* every how many tiles a consumer gets one */
 
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
@@ -116,9 +118,10 @@ PTX int first_tile(const GemmArgs &g) { return blockIdx.x / g.cluster; }
 PTX int tile_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
 PTX int tile_end(const GemmArgs &g) { return g.tiles_m * g.tiles_n; }
 
-/* ---- warp 0: operands ----------------------------------------------------------------------------------------- */
+/* ---- warp 0: operands ---------------------------------------------------------------------------------- */
 
-template <class G> PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMap *b, Shared<G> s)
+template <class G>
+PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMap *b, Shared<G> s)
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
@@ -132,7 +135,8 @@ template <class G> PTX void load_operands(const GemmArgs &g, const CUtensorMap *
             mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* the other block's half of B included */
             if constexpr (G::A_ROWS) {
 #pragma unroll
-                for (int i = 0; i < G::BM / 64; i++) tma_load(s.a(ring.slot) + i * 8192, a, full, tile.m0 + i * 64, k);
+                for (int i = 0; i < G::BM / 64; i++)
+                    tma_load(s.a(ring.slot) + i * 8192, a, full, tile.m0 + i * 64, k);
             } else {
                 tma_load(s.a(ring.slot), a, full, k, tile.m0);
             }
@@ -148,7 +152,7 @@ template <class G> PTX void load_operands(const GemmArgs &g, const CUtensorMap *
     }
 }
 
-/* ---- warps 1 and 2: chunks -------------------------------------------------------------------------------------- */
+/* ---- warps 1 and 2: chunks ----------------------------------------------------------------------------- */
 
 /* The chunks of one consumer in the order in which it works on them. */
 template <class G> struct ChunkWalk {
@@ -178,7 +182,8 @@ template <class G> struct ChunkWalk {
     }
 };
 
-template <class G> PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
+template <class G>
+PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
     typedef typename G::Program Program;
     ChunkWalk<G> ahead(g, consumer), done(g, consumer);
@@ -201,7 +206,7 @@ template <class G> PTX void move_chunks(const GemmArgs &g, const typename G::Pro
     }
 }
 
-/* ---- consumers ------------------------------------------------------------------------------------------------------ */
+/* ---- consumers ----------------------------------------------------------------------------------------- */
 
 /* One stage of products into acc; the very first of a tile overwrites. */
 template <class G>
@@ -230,7 +235,8 @@ template <class G> PTX void release_stage(const GemmArgs &g, Shared<G> s, int st
     }
 }
 
-template <class G> PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
+template <class G>
+PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
     typedef typename G::Program Program;
     Ring<G::STAGES> stage;
@@ -257,7 +263,8 @@ template <class G> PTX void consume(const GemmArgs &g, const typename G::Program
             if (k > 0) release_stage<G>(g, s, previous);
             previous = stage.slot;
         }
-        if (!G::TOGETHER) named_barrier_arrive(BARRIER_TURN + (consumer ^ 1), 256);     /* it queues behind our last product */
+        if (!G::TOGETHER)
+            named_barrier_arrive(BARRIER_TURN + (consumer ^ 1), 256); /* it queues behind our last product */
         wgmma_wait<0>();
         release_stage<G>(g, s, previous);
 
@@ -270,7 +277,8 @@ template <class G> PTX void consume(const GemmArgs &g, const typename G::Program
 #pragma unroll
             for (int c = 0; c < G::BN / G::COLUMNS; c++) {
                 if (c >= chunks) continue;
-                float(&part)[G::COLUMNS / 2] = *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
+                float(&part)[G::COLUMNS / 2] =
+                    *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
                 if constexpr (G::BUFFERS > 0) mbarrier_wait(s.ready(consumer, buffer.slot), buffer.parity);
                 program.chunk(p, part, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
                 if constexpr (G::BUFFERS > 0) {
@@ -285,7 +293,7 @@ template <class G> PTX void consume(const GemmArgs &g, const typename G::Program
     }
 }
 
-/* ---- the kernel ------------------------------------------------------------------------------------------------------- */
+/* ---- the kernel ---------------------------------------------------------------------------------------- */
 
 template <class G>
 __global__ void __launch_bounds__(GEMM_THREADS, 1)

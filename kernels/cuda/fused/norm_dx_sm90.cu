@@ -43,13 +43,16 @@ struct NormDx {
         }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.out, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.out, buffer, col, row);
+    }
 
     __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
-void fused_norm_dx(const FusedCall &call, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x, RowNorm norm,
-                   RowSums zdz)
+void fused_norm_dx(const FusedCall &call, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,
+                   RowNorm norm, RowSums zdz)
 {
     NormDx::Params p = {};
     p.residual_grad = tensor_map(op_name(call.op), residual_grad, 32, 64);

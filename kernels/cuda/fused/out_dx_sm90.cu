@@ -23,7 +23,10 @@ struct OutDx {
         }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.out, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.out, buffer, col, row);
+    }
     __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 

@@ -37,7 +37,10 @@ PTX uint32_t pack(float low, float high)
     return *reinterpret_cast<uint32_t *>(&both);
 }
 
-PTX float2 unpack(uint32_t both) { return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)); }
+PTX float2 unpack(uint32_t both)
+{
+    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
+}
 
 PTX float quad_sum(float x)
 {
@@ -45,7 +48,7 @@ PTX float quad_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* ---- vector load ------------------------------------------------------------------------------------------ */
+/* ---- vector load --------------------------------------------------------------------------------------- */
 
 template <class T> PTX T row_value(const T *vector, Rows rows, int half)
 {
@@ -83,9 +86,9 @@ PTX float row_rstd(RowNorm norm, Rows rows, int half)
     return norm_rstd(row_parts(norm.sumsq, rows, half), (float)norm.cols, norm.eps);
 }
 
-/* ---- tile load and store ------------------------------------------------------------------------------------ */
+/* ---- tile load and store ------------------------------------------------------------------------------- */
 
-/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says: rows of 128 or 64 bytes. */
+/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says. */
 template <int WIDTH> struct Tile16 {
     static_assert(WIDTH == 64 || WIDTH == 32, "rows of 128 or 64 bytes");
     static constexpr int COLS = WIDTH, BYTES = 64 * WIDTH * 2;
@@ -135,7 +138,7 @@ PTX float2 gathered_pair(const bf16 *table, int64_t stride, int row, int col)
     return unpack(*reinterpret_cast<const uint32_t *>(table + row * stride + col));
 }
 
-/* ---- tile reduction --------------------------------------------------------------------------------------------- */
+/* ---- tile reduction ------------------------------------------------------------------------------------ */
 
 /* One sum for each of this thread's two rows, over the columns of a tile. */
 struct RowSum {
@@ -168,7 +171,7 @@ PTX float column_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 16);
 }
 
-/* ---- stateful transform -------------------------------------------------------------------------------------------- */
+/* ---- stateful transform -------------------------------------------------------------------------------- */
 
 /* Maximum and sum of exponentials of each row, carried from chunk to chunk of a tile. */
 struct RowRunningSum {

@@ -1,5 +1,5 @@
 /* Hopper's instructions under names: barriers in shared memory, bulk tensor copies, warpgroup products,
- * matrix moves between registers and shared memory. No policy here; mainloop_sm90.cuh says how they are used. */
+ * matrix moves between registers and shared memory. mainloop_sm90.cuh says how they are used. */
 #pragma once
 #include <cstdint>
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 PTX uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* ---- mbarrier: a phase completes when its arrivals and its expected bytes are all in -------------------- */
+/* ---- mbarrier: a phase completes when its arrivals and its expected bytes are all in ------------------- */
 
 PTX void mbarrier_init(uint32_t barrier, int arrivals)
 {
@@ -37,7 +37,8 @@ PTX void mbarrier_arrive_remote(uint32_t barrier, uint32_t rank)
 
 PTX void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 PTX void mbarrier_wait(uint32_t barrier, uint32_t parity)
@@ -52,7 +53,7 @@ PTX void mbarrier_wait(uint32_t barrier, uint32_t parity)
                  "}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-/* ---- named barriers: waiting threads sleep ---------------------------------------------------------------- */
+/* ---- named barriers: waiting threads sleep ------------------------------------------------------------- */
 
 PTX void named_barrier_sync(int id, int threads)
 {
@@ -64,7 +65,7 @@ PTX void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* ---- clusters and dependent launches ------------------------------------------------------------------------ */
+/* ---- clusters and dependent launches ------------------------------------------------------------------- */
 
 PTX uint32_t cluster_rank()
 {
@@ -85,33 +86,40 @@ PTX void dependents_may_launch() { asm volatile("griddepcontrol.launch_dependent
 /* Waits until all that the previous kernels of the stream wrote can be read. */
 PTX void wait_for_previous_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-/* ---- bulk tensor copies --------------------------------------------------------------------------------------- */
+/* ---- bulk tensor copies -------------------------------------------------------------------------------- */
 
 PTX void tensor_map_prefetch(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* The box of `map` at (col, row), counted from the matrix's corner. What lies outside is filled with zeros. */
+/* The box of `map` at (col, row) of the matrix. What lies outside is filled with zeros. */
 PTX void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(map), "r"(barrier), "r"(col), "r"(row) : "memory");
+                 " [%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(col), "r"(row)
+                 : "memory");
 }
 
 /* The same into every block of the cluster in `blocks`, at one place and on one barrier. */
-PTX void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row, uint16_t blocks)
+PTX void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t barrier, int col, int row,
+                            uint16_t blocks)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(map), "r"(barrier), "r"(col), "r"(row), "h"(blocks)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(col), "r"(row), "h"(blocks)
+        : "memory");
 }
 
 /* What lies outside the matrix is not stored. */
 PTX void tma_store(const CUtensorMap *map, uint32_t from, int col, int row)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-                 "r"(from), "r"(col), "r"(row) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+        "r"(from), "r"(col), "r"(row)
+        : "memory");
 }
 
 PTX void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -119,27 +127,38 @@ PTX void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "me
 /* Until the copy engine has read the shared memory of all stores that this thread committed. */
 PTX void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-/* Orders this thread's earlier accesses to shared memory before those of the copy engine that follow a barrier. */
+/* Orders this thread's earlier accesses to shared memory before those of the copy engine that follow a
+ * barrier. */
 PTX void fence_for_copy_engine() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* ---- warpgroup products ------------------------------------------------------------------------------------------ */
+/* ---- warpgroup products -------------------------------------------------------------------------------- */
 
 PTX void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 PTX void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> PTX void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> PTX void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
 
-template <int COUNT> PTX void registers_take() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-template <int COUNT> PTX void registers_give() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> PTX void registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> PTX void registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 
 /* Operand in shared memory, 128-byte swizzle. Both distances in bytes; their meaning depends on the storage
  * form (mainloop_sm90.cuh). */
 PTX uint64_t operand_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
 {
     const uint64_t swizzle_128 = 1ull << 62;
-    return swizzle_128 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 | (address & 0x3ffff) >> 4;
+    return swizzle_128 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 |
+           (address & 0x3ffff) >> 4;
 }
 
-/* ---- 8 x 8 matrices of 16-bit values between registers and shared memory ------------------------------------------- */
+/* ---- 8 x 8 matrices of 16-bit values between registers and shared memory ------------------------------- */
 
 PTX void load_matrices(uint32_t address, uint32_t (&m)[4])
 {
@@ -155,7 +174,8 @@ PTX void store_matrices(uint32_t address, const uint32_t (&m)[4])
 
 PTX void store_matrices(uint32_t address, const uint32_t (&m)[2])
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(m[0]), "r"(m[1])
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(m[0]),
+                 "r"(m[1])
                  : "memory");
 }
 

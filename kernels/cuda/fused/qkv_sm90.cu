@@ -28,7 +28,8 @@ struct Qkv {
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {
         const int head_dim = p.rope.head_dim;
-        int left = (int)p.rope.rotated - col, within = col % head_dim;     /* heads are whole blocks of 8 columns */
+        int left = (int)p.rope.rotated - col,
+            within = col % head_dim; /* heads are whole blocks of 8 columns */
 #pragma unroll
         for (int slice = 0; slice < 4; slice++) {
             uint32_t v[4];
@@ -51,7 +52,10 @@ struct Qkv {
         }
     }
 
-    static __device__ void store(const Params &p, uint32_t buffer, int row, int col) { tma_store(&p.qkv, buffer, col, row); }
+    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
+    {
+        tma_store(&p.qkv, buffer, col, row);
+    }
     __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 

@@ -2,7 +2,7 @@
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 template <bool XG> struct Residual {
-    typedef Tile16<XG ? 32 : 64> Tile;      /* two outputs: narrower chunks, so that there are as many buffers */
+    typedef Tile16<XG ? 32 : 64> Tile; /* two outputs: narrower chunks, so that there are as many buffers */
     static constexpr int COLUMNS = Tile::COLS, BUFFER = Tile::BYTES * (XG ? 2 : 1), LOAD_BYTES = Tile::BYTES;
     static constexpr bool LONG_K = true;
     struct Params {
@@ -58,8 +58,8 @@ template <bool XG> struct Residual {
 };
 
 template <bool XG>
-static void run(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w, Tensor residual,
-                const float *gamma)
+static void run(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w,
+                Tensor residual, const float *gamma)
 {
     typename Residual<XG>::Params p = {};
     p.residual = tensor_map(op_name(call.op), residual, Residual<XG>::COLUMNS, 64);
@@ -71,8 +71,8 @@ static void run(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Ten
     launch_program<Residual<XG>, false, false>(call, a, w, out.rows, out.cols, a.cols, p);
 }
 
-void fused_residual(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w, Tensor residual,
-                    const float *gamma)
+void fused_residual(const FusedCall &call, Tensor out, RowSums sumsq, Tensor xg, Tensor a, Tensor w,
+                    Tensor residual, const float *gamma)
 {
     (xg.data ? run<true> : run<false>)(call, out, sumsq, xg, a, w, residual, gamma);
 }

@@ -22,14 +22,16 @@ CUtensorMap tensor_map(const char *op, Tensor t, int box_cols, int box_rows)
     const bool narrow = box_cols * dtype_bytes(t.dtype) <= 64;
     CUtensorMap map;
     CUresult result = !encode ? CUDA_ERROR_NOT_SUPPORTED
-        : encode(&map, t.dtype == DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-                 t.data, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                 narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                              : encode(&map,
+                                       t.dtype == DTYPE_F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                            : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                       2, t.data, size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                       narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS) {
         char cause[160];
-        snprintf(cause, sizeof cause, "the driver refuses [%lld, %lld], %lld elements a row (error %d)", (long long)t.rows,
-                 (long long)t.cols, (long long)t.stride, (int)result);
+        snprintf(cause, sizeof cause, "the driver refuses [%lld, %lld], %lld elements a row (error %d)",
+                 (long long)t.rows, (long long)t.cols, (long long)t.stride, (int)result);
         cuda_fail(__FILE__, __LINE__, op, "cuTensorMapEncodeTiled", cause);
     }
     return map;

@@ -1,0 +1,219 @@
+/* What the fused ops are tested and timed with: sizes, random and poisoned tensors, and products in double
+ * precision, a row at a time. */
+#pragma once
+#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/vec.cuh"
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+struct Sizes {
+    const char *name;
+    int64_t T, d, f, heads, kv_heads, head_dim, vocab, chunk;
+    int pad;                /* elements between rows of every bf16 tensor */
+    int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
+    int64_t padded() const { return (vocab + 127) / 128 * 128; }
+};
+
+static const Sizes real_sizes[] = {
+    {"1b", 16384, 2048, 8192, 32, 8, 64, 128256, 8192, 0},
+    {"8b", 16384, 4096, 14336, 32, 8, 128, 128256, 8192, 0},
+    {"70b", 8192, 8192, 28672, 64, 8, 128, 128256, 4096, 0},
+};
+static const Sizes odd_sizes[] = {
+    {"tiny", 8, 8, 8, 1, 1, 8, 5, 8, 0},
+    {"odd", 333, 136, 328, 3, 1, 40, 517, 77, 8},
+    {"one tile over", 129, 200, 392, 5, 5, 24, 1009, 129, 16},
+    {"several waves", 6200, 520, 1096, 7, 1, 72, 3001, 1531, 8},
+};
+
+static OpContext ctx;
+static std::vector<void *> owned;
+
+static cudaStream_t stream() { return (cudaStream_t)ctx.stream; }
+
+static void wait_device() { CUDA_CHECK("bench", cudaStreamSynchronize(stream())); }
+
+static void *take(size_t bytes)
+{
+    void *memory = cuda_device.alloc(bytes);
+    if (!memory) cuda_fail(__FILE__, __LINE__, "bench", "alloc", "out of device memory");
+    owned.push_back(memory);
+    return memory;
+}
+
+/* The backend and its scratch; exits where there is no GPU. */
+static void open_backend()
+{
+    Errors errors = {};
+    CudaOptions options = {};
+    options.workspace_limit = (size_t)GEMM_WORKSPACE;
+    ctx.backend = cuda_backend_open(&options, &errors);
+    if (!ctx.backend) {
+        errors_print(&errors, stderr);
+        exit(1);
+    }
+    ctx.stream = cuda_backend_stream(ctx.backend);
+    ctx.workspace_bytes = GEMM_WORKSPACE + (1ull << 30);
+    ctx.layer = -1;
+    CUDA_CHECK("bench", cudaMalloc(&ctx.workspace, ctx.workspace_bytes));
+}
+
+static void release_all()
+{
+    wait_device();
+    for (void *memory : owned) cuda_device.release(memory);
+    owned.clear();
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------- */
+
+__global__ void fill_normal(void *to, Dtype dtype, int64_t rows, int64_t cols, int64_t stride, float scale,
+                            uint32_t seed)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows * cols;
+         i += gridDim.x * (int64_t)blockDim.x) {
+        uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed * 0xD1B54A32D192ED03ull;
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
+        x = (x ^ x >> 27) * 0x94D049BB133111EBull;
+        float u = ((x >> 40) + 0.5f) * (1.0f / (1 << 24)), w = (uint32_t)x * 2.3283064e-10f;
+        float v = scale * sqrtf(-2 * logf(u)) * cosf(6.2831853f * w);
+        int64_t at = i / cols * stride + i % cols;
+        if (dtype == DTYPE_BF16) ((bf16 *)to)[at] = __float2bfloat16(v);
+        else ((float *)to)[at] = v;
+    }
+}
+
+/* Everything outside the matrix's elements, TAIL bytes behind it included, holds 0xff. */
+enum { TAIL = 4096 };
+
+static size_t bytes_of(Tensor t) { return (size_t)(t.rows * t.stride) * dtype_bytes(t.dtype); }
+
+static void poison(Tensor t)
+{
+    CUDA_CHECK("bench", cudaMemsetAsync(t.data, 0xff, bytes_of(t) + TAIL, stream()));
+}
+
+static Tensor make(int64_t rows, int64_t cols, int pad, Dtype dtype = DTYPE_BF16)
+{
+    Tensor t = tensor(nullptr, rows, cols, dtype);
+    t.stride = cols + pad;
+    t.data = take(bytes_of(t) + TAIL);
+    poison(t);
+    return t;
+}
+
+static void randomise(Tensor t, float scale)
+{
+    static uint32_t seed = 0;
+    fill_normal<<<2048, 256, 0, stream()>>>(t.data, t.dtype, t.rows, t.cols, t.stride, scale, ++seed);
+}
+
+static Tensor normal(int64_t rows, int64_t cols, int pad, float scale, Dtype dtype = DTYPE_BF16)
+{
+    Tensor t = make(rows, cols, pad, dtype);
+    randomise(t, scale);
+    return t;
+}
+
+template <class T> static T *upload(const std::vector<T> &values)
+{
+    T *to = (T *)take(values.size() * sizeof(T));
+    CUDA_CHECK("bench", cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return to;
+}
+
+__global__ void sums_of_squares(RowSums out, const bf16 *x, int64_t stride, int64_t cols)
+{
+    for (int part = threadIdx.x; part < out.parts; part += blockDim.x) {
+        float sum = 0;
+        for (int64_t c = part; c < cols; c += out.parts) {
+            float v = __bfloat162float(x[blockIdx.x * stride + c]);
+            sum += v * v;
+        }
+        out.data[blockIdx.x * (int64_t)out.parts + part] = sum;
+    }
+}
+
+static RowSums make_sums(int64_t rows, int parts)
+{
+    RowSums sums = {(float *)take((size_t)rows * parts * sizeof(float)), parts};
+    CUDA_CHECK("bench", cudaMemset(sums.data, 0xff, (size_t)rows * parts * sizeof(float)));
+    return sums;
+}
+
+static RowNorm norm_of(Tensor x)
+{
+    RowNorm norm = {make_sums(x.rows, fused_parts(x.cols)), 1e-5f, x.cols};
+    sums_of_squares<<<(unsigned)x.rows, 32, 0, stream()>>>(norm.sumsq, (const bf16 *)x.data, x.stride,
+                                                           x.cols);
+    return norm;
+}
+
+/* ---- references in double precision, one row at a time ------------------------------------------------- */
+
+typedef std::vector<double> Row;
+
+__global__ void product_row(double *out, GemmForm form, Tensor a, Tensor b, int64_t row, int64_t n, int64_t k)
+{
+    int64_t col = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (col >= n) return;
+    const bf16 *x = (const bf16 *)a.data, *y = (const bf16 *)b.data;
+    double sum = 0;
+    for (int64_t i = 0; i < k; i++) {
+        double left = __bfloat162float(form == GEMM_TN ? x[i * a.stride + row] : x[row * a.stride + i]);
+        sum += left * __bfloat162float(form == GEMM_NT ? y[col * b.stride + i] : y[i * b.stride + col]);
+    }
+    out[col] = sum;
+}
+
+static Row product(GemmForm form, Tensor a, Tensor b, int64_t row)
+{
+    int64_t k = form == GEMM_TN ? a.rows : a.cols, n = form == GEMM_NT ? b.rows : b.cols;
+    static double *to = nullptr;
+    if (!to) CUDA_CHECK("bench", cudaMalloc(&to, 1 << 21));
+    product_row<<<(unsigned)((n + 127) / 128), 128, 0, stream()>>>(to, form, a, b, row, n, k);
+    Row out((size_t)n);
+    CUDA_CHECK("bench",
+               cudaMemcpyAsync(out.data(), to, (size_t)n * sizeof(double), cudaMemcpyDeviceToHost, stream()));
+    wait_device();
+    return out;
+}
+
+static Row row_of(Tensor t, int64_t row)
+{
+    std::vector<char> raw((size_t)t.cols * dtype_bytes(t.dtype));
+    wait_device();
+    CUDA_CHECK("bench", cudaMemcpy(raw.data(), (char *)t.data + row * t.stride * dtype_bytes(t.dtype),
+                                   raw.size(), cudaMemcpyDeviceToHost));
+    Row out((size_t)t.cols);
+    for (int64_t i = 0; i < t.cols; i++)
+        out[i] = t.dtype == DTYPE_BF16 ? (double)__bfloat162float(((bf16 *)raw.data())[i])
+                                       : (double)((float *)raw.data())[i];
+    return out;
+}
+
+template <class T> static double value(const T *vector, int64_t i)
+{
+    T v;
+    wait_device();
+    CUDA_CHECK("bench", cudaMemcpy(&v, vector + i, sizeof v, cudaMemcpyDeviceToHost));
+    return (double)v;
+}
+
+static double parts_of(RowSums sums, int64_t row)
+{
+    double total = 0;
+    for (double v : row_of(tensor(sums.data, row + 1, sums.parts, DTYPE_F32), row)) total += v;
+    return total;
+}
+
+static double rstd(RowNorm norm, int64_t row)
+{
+    return 1 / sqrt(parts_of(norm.sumsq, row) / (double)norm.cols + norm.eps);
+}

@@ -1,0 +1,133 @@
+/* Every fused op at odd and real sizes, in every tile and cluster: against double precision, where its error
+ * may be 1.1 times the unfused op's, against the unfused op itself, and with poison around the outputs. */
+#include "tests/gpu/fused_cases.cuh"
+
+__global__ void compare(double *sums, Tensor got, Tensor want)
+{
+    double diff = 0, norm = 0;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < got.rows * got.cols;
+         i += gridDim.x * (int64_t)blockDim.x) {
+        int64_t at = i / got.cols * got.stride + i % got.cols;
+        bool half = got.dtype == DTYPE_BF16;
+        double a = half ? __bfloat162float(((bf16 *)got.data)[at]) : ((float *)got.data)[at];
+        double b = half ? __bfloat162float(((bf16 *)want.data)[at]) : ((float *)want.data)[at];
+        diff += (a - b) * (a - b), norm += b * b;
+    }
+    diff = block_sum(diff), norm = block_sum(norm);
+    if (threadIdx.x == 0) atomicAdd(&sums[0], diff), atomicAdd(&sums[1], norm);
+}
+
+/* Bytes outside the elements that no longer hold poison. width: bytes a row, used: of elements. */
+__global__ void count_strays(unsigned long long *count, const uint8_t *data, int64_t rows, int64_t width,
+                             int64_t used)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < rows * width + TAIL;
+         i += gridDim.x * (int64_t)blockDim.x)
+        if ((i >= rows * width || i % width >= used) && data[i] != 0xff) atomicAdd(count, 1ull);
+}
+
+static unsigned long long strays(Tensor t)
+{
+    static unsigned long long *count = nullptr;
+    unsigned long long found;
+    if (!count) CUDA_CHECK("bench", cudaMalloc(&count, sizeof found));
+    CUDA_CHECK("bench", cudaMemsetAsync(count, 0, sizeof found, stream()));
+    int64_t bytes = (int64_t)dtype_bytes(t.dtype);
+    count_strays<<<512, 256, 0, stream()>>>(count, (const uint8_t *)t.data, t.rows, t.stride * bytes,
+                                            t.cols * bytes);
+    wait_device();
+    CUDA_CHECK("bench", cudaMemcpy(&found, count, sizeof found, cudaMemcpyDeviceToHost));
+    return found;
+}
+
+static double relative_difference(const Output &o, Tensor want)
+{
+    static double *sums = nullptr;
+    double host[2];
+    if (!sums) CUDA_CHECK("bench", cudaMalloc(&sums, sizeof host));
+    if (o.sums) {
+        double diff = 0, norm = 0;
+        for (int64_t i = 0; i < o.t.rows; i += 1 + o.t.rows / 200) {
+            double a = parts_of(RowSums{(float *)o.t.data, (int)o.t.cols}, i);
+            double b = parts_of(RowSums{(float *)want.data, (int)o.t.cols}, i);
+            diff += (a - b) * (a - b), norm += b * b;
+        }
+        return sqrt(diff / norm);
+    }
+    CUDA_CHECK("bench", cudaMemsetAsync(sums, 0, sizeof host, stream()));
+    compare<<<512, 256, 0, stream()>>>(sums, o.t, want);
+    wait_device();
+    CUDA_CHECK("bench", cudaMemcpy(host, sums, sizeof host, cudaMemcpyDeviceToHost));
+    return sqrt(host[0] / host[1]);
+}
+
+static double error_of(const Output &o, const std::vector<int64_t> &rows, const std::vector<Row> &want)
+{
+    double diff = 0, norm = 0;
+    for (size_t i = 0; i < rows.size(); i++) {
+        Row got =
+            o.sums ? Row{parts_of(RowSums{(float *)o.t.data, (int)o.t.cols}, rows[i])} : row_of(o.t, rows[i]);
+        for (size_t j = 0; j < got.size(); j++)
+            diff += (got[j] - want[i][j]) * (got[j] - want[i][j]), norm += want[i][j] * want[i][j];
+    }
+    return sqrt(diff / norm);
+}
+
+static int check_case(const Sizes &s, const Case &c)
+{
+    std::vector<std::vector<Row>> want;
+    std::vector<std::vector<int64_t>> rows;
+    std::vector<double> unfused_error;
+    std::vector<Tensor> shadow;
+    int failed = 0;
+    prepare(c);
+    c.unfused();
+    for (const Output &o : c.outputs) {
+        std::vector<int64_t> sample;
+        for (int64_t i = 0; i < 12; i++) sample.push_back(i * (o.t.rows - 1) / 11);
+        std::vector<Row> w;
+        for (int64_t row : sample)
+            if (o.want) w.push_back(o.want(row));
+        unfused_error.push_back(o.want ? error_of(o, sample, w) : 0);
+        want.push_back(w), rows.push_back(sample);
+        Tensor copy = o.t;
+        copy.data = take(bytes_of(o.t));
+        CUDA_CHECK("bench",
+                   cudaMemcpyAsync(copy.data, o.t.data, bytes_of(o.t), cudaMemcpyDeviceToDevice, stream()));
+        shadow.push_back(copy);
+    }
+    for (FusedVariant v : variants_of(c, {16})) {
+        prepare(c);
+        c.fused(FusedCall{&ctx, c.op, v});
+        wait_device();
+        for (size_t i = 0; i < c.outputs.size(); i++) {
+            const Output &o = c.outputs[i];
+            double against = relative_difference(o, shadow[i]),
+                   error = o.want ? error_of(o, rows[i], want[i]) : 0;
+            double fp32 = o.t.dtype == DTYPE_F32 ? 3e-5 : 0;    /* the order of FP32 sums */
+            unsigned long long touched = o.sums ? 0 : strays(o.t);
+            bool good = against < 1.2e-2 && error <= 1.1 * unfused_error[i] + fp32 && !touched;
+            failed += !good;
+            printf("%s - %s, %s %s, %s: error %.2e, unfused %.2e, apart %.1e, strays %llu\n",
+                   good ? "ok" : "not ok", s.name, c.name.c_str(), o.name, variant_name(v), error,
+                   unfused_error[i], against, touched);
+        }
+    }
+    fflush(stdout);
+    return failed;
+}
+
+
+int main()
+{
+    open_backend();
+    std::vector<Sizes> sizes(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
+    sizes.push_back(real_sizes[0]);
+    int failed = 0;
+    for (const Sizes &s : sizes)
+        for (const auto &maker : case_makers) {
+            failed += check_case(s, maker.second(s));
+            release_all();
+        }
+    return failed != 0;
+}
