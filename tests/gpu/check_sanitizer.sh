@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The single ops at small sizes under compute-sanitizer: no access out of bounds anywhere, no race in a kernel of
+# ours. Races that it reports inside the libraries' kernels are counted and passed over.
+set -u
+cd "$(dirname "$0")/../.." || exit
+program=${GPU_OPS:-build/cuda/tests/gpu/test_gpu_ops}
+sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+if ! [ -x "$sanitizer" ]; then echo "not checked: compute-sanitizer was not found"; exit 0; fi
+
+log=$(mktemp) || exit
+trap 'rm -f "$log"' EXIT
+failed=0
+report() { # name, whether it holds, detail
+    if [ "$2" = 0 ]; then echo "ok - $1"; else echo "not ok - $1: $3"; failed=1; fi
+}
+
+"$sanitizer" --tool memcheck "$program" small >"$log" 2>&1
+grep -q 'ERROR SUMMARY: 0 errors' "$log"
+report "memcheck of every op" $? "$(grep -m1 -E 'Invalid|ERROR SUMMARY|not supported' "$log")"
+
+"$sanitizer" --tool racecheck "$program" small >"$log" 2>&1
+libraries='access at (cudnn|nvjet|cutlass|void cutlass|cublas|void cublas|sm[0-9]+_xmma|ampere_|gemm)'
+races=$(grep 'Race reported' "$log" | grep -cvE "$libraries")
+grep -q 'RACECHECK SUMMARY' "$log" && [ "$races" = 0 ]
+report "racecheck of our kernels ($(grep 'Race reported' "$log" | grep -cE "$libraries") reports in libraries)" $? \
+       "$(grep 'Race reported' "$log" | grep -vE "$libraries" | head -1)"
+exit $failed
