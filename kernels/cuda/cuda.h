@@ -10,7 +10,7 @@ typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } Cu
  * allow it), or as is faster at its shape, measured at the first start. */
 typedef enum CudaFusion { CUDA_FUSION_OFF, CUDA_FUSION_ON, CUDA_FUSION_AUTO } CudaFusion;
 
-/* The GEMMs that have one; DW stands for all weight gradients and out_dx, which have no epilogue. */
+/* The GEMMs that have one; DW stands for the weight gradients of the layers and out_dx: plain products. */
 typedef enum CudaFusionKey {
     CUDA_FUSE_QKV, CUDA_FUSE_OUT, CUDA_FUSE_GATE_UP, CUDA_FUSE_DOWN, CUDA_FUSE_HEAD, CUDA_FUSE_HEAD_DX,
     CUDA_FUSE_DOWN_DX, CUDA_FUSE_GATE_UP_DX, CUDA_FUSE_QKV_DX, CUDA_FUSE_DW, CUDA_FUSE_COUNT
