@@ -35,7 +35,8 @@ MAKEFLAGS += --no-builtin-rules -j$(shell nproc)
 # ---- with CUDA or without --------------------------------------------------------------------------
 
 ifeq ($(origin NVCC),undefined)
-    NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+    NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) \
+        $(wildcard /usr/local/cuda/bin/nvcc))
 endif
 HAVE_DEVICE := $(shell { test -e /dev/nvidia0 || nvidia-smi -L; } >/dev/null 2>&1 && echo 1)
 
@@ -91,7 +92,8 @@ ifdef WITH_CUDA
     C_SOURCES += $(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)
     CUDNN_SOURCES := $(if $(filter 1,$(CUDNN_FOUND)),$(wildcard kernels/cuda/attention_cudnn.cpp))
     OBJECTS := $(C_SOURCES:%.c=$(O)/%.o) $(CU_SOURCES:%.cu=$(O)/%.cu.o) $(CUDNN_SOURCES:%.cpp=$(O)/%.cpp.o)
-    CPPFLAGS += $(CUDA_CFLAGS) -DWITH_CUDA $(if $(CUDNN_SOURCES),-DWITH_CUDNN) $(if $(filter 0,$(NVTX)),-DNVTX_DISABLE)
+    CPPFLAGS += $(CUDA_CFLAGS) -DWITH_CUDA $(if $(CUDNN_SOURCES),-DWITH_CUDNN)
+    CPPFLAGS += $(if $(filter 0,$(NVTX)),-DNVTX_DISABLE)
     LDLIBS   += $(CUDA_LIBS)
     LINK     := $(CXX)
 
@@ -107,7 +109,8 @@ endif
 # A constructor that nothing refers to has to be named.
 LIBRARY := $(filter-out $(O)/train.o,$(OBJECTS))
 HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/test_%,$(wildcard tests/*.c)))
-GPU_HELPERS := $(patsubst %.c,$(O)/%.o,$(filter-out tests/gpu/test_% tests/gpu/bench_%,$(wildcard tests/gpu/*.c)))
+GPU_HELPERS := $(filter-out tests/gpu/test_% tests/gpu/bench_%,$(wildcard tests/gpu/*.c))
+GPU_HELPERS := $(GPU_HELPERS:%.c=$(O)/%.o)
 LINKED  := $(HELPERS) $(O)/kernels/cpu/openblas_kernel.o $(O)/libcoda.a
 TESTS   := $(C_TESTS:%.c=$(O)/%)
 GPU_TESTS := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_TESTS)))
@@ -127,7 +130,8 @@ build/variant: FORCE
 	@echo '$(O)' | cmp -s - $@ || echo '$(O)' > $@
 
 # Holds every flag; it changes only when they do, and then everything is compiled again.
-FLAGS := $(CC) $(CXX) $(NVCC) $(CFLAGS) $(CXXFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) $(LDLIBS) $(TEST_LIBS)
+FLAGS := $(CC) $(CXX) $(NVCC) $(CFLAGS) $(CXXFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) \
+    $(LDLIBS) $(TEST_LIBS)
 $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
@@ -139,7 +143,8 @@ $(O)/train: $(OBJECTS)
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "  compile $<"
-	@$(CC) $(CFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) -MMD -MP -c -o $@ $<
+	@$(CC) $(CFLAGS) $(WARNINGS) $(C_WARNINGS) $(CPPFLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS)) \
+	    -MMD -MP -c -o $@ $<
 
 # The log of a run says what the program was built from.
 GIT_VERSION := $(or $(shell git describe --always --dirty --abbrev=10 2>/dev/null),unknown)
@@ -152,7 +157,8 @@ $(O)/model/machine.o: private CPPFLAGS += -DBUILD_GIT='"$(GIT_VERSION)"' -DBUILD
 $(O)/%.cpp.o: %.cpp $(O)/flags
 	@mkdir -p $(@D)
 	@echo "  compile $<"
-	@$(CXX) $(CXXFLAGS) $(WARNINGS) -Wno-missing-field-initializers $(CPPFLAGS) -DCUDNN_FRONTEND_SKIP_JSON_LIB -MMD -MP -c -o $@ $<
+	@$(CXX) $(CXXFLAGS) $(WARNINGS) -Wno-missing-field-initializers $(CPPFLAGS) -DCUDNN_FRONTEND_SKIP_JSON_LIB \
+	    -MMD -MP -c -o $@ $<
 
 # What ptxas says of registers, spills and wgmma is kept beside the object for tests/check_cuda_build.sh.
 $(O)/%.cu.o: %.cu $(O)/flags
@@ -178,7 +184,8 @@ $(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(GPU_HELPERS) $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
--include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d) $(foreach program,$(GPU_TESTS) $(GPU_BENCHES),$(program).d $(program).cu.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d)
+-include $(foreach program,$(GPU_TESTS) $(GPU_BENCHES),$(program).d $(program).cu.d)
 
 # ---- what one asks for -----------------------------------------------------------------------------
 

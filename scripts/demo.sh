@@ -39,4 +39,5 @@ step "5/5 do they hold together?"
 ./train story check $work/held_out.txt
 ./train story check $work/samples.txt --against=$work/train.txt
 
-printf '\nThe whole demo took %d s, set-up and build included. See %s/report.html; try ./train sample %s\n' $(($(date +%s) - begun)) $run $run
+printf '\nThe whole demo took %d s, set-up and build included. See %s/report.html; try ./train sample %s\n' \
+    $(($(date +%s) - begun)) $run $run

@@ -32,7 +32,8 @@ for test in "$@"; do
 
     ok=$(grep -cE '^(\[       OK \]|ok - )' "$log")
     bad=$(grep -c '^not ok - ' "$log")
-    listed=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test\(s\), listed below:.*/\1/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
+    listed=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test\(s\), listed below:.*/\1/p' "$log" |
+        awk '{ n += $1 } END { print n + 0 }')
     bad=$((bad + listed))
     reason=
     if [ $status = 124 ] || [ $status = 137 ]; then reason="stopped after $limit s"; bad=$((bad + 1))

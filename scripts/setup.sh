@@ -224,7 +224,10 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends install "$@" >"$log" 2>&1 && return 0
     echo "  refreshing the package lists (apt-get update)"
     as_root apt-get -q update >>"$log" 2>&1 || echo "  apt-get update failed: no network? see $log"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends install "$@" >>"$log" 2>&1 || { echo "  apt-get install failed: see $log"; return 1; }
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q --no-install-recommends install "$@" >>"$log" 2>&1 &&
+        return 0
+    echo "  apt-get install failed: see $log"
+    return 1
 }
 
 unpack_packages() {

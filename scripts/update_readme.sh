@@ -12,7 +12,10 @@ trap 'rm -f "$new"' EXIT
     sed -n "\|^$end\$|,\$p" README.md
 } >"$new"
 if [ "${1:-}" = --check ]; then
-    cmp -s "$new" README.md || { echo "README.md's key reference is old: run scripts/update_readme.sh"; diff README.md "$new" | head -20; exit 1; }
+    cmp -s "$new" README.md && exit
+    echo "README.md's key reference is old: run scripts/update_readme.sh"
+    diff README.md "$new" | head -20
+    exit 1
 else
     cat "$new" >README.md
 fi

@@ -34,8 +34,13 @@ def runner(*programs, **environment):
 
 
 # What cmocka prints.
-PASSES = "echo '[==========] Running 2 test(s).'; echo '[       OK ] a'; echo '[       OK ] b'; echo '[  PASSED  ] 2 test(s).'\n"
-FAILS = "echo '[       OK ] a'; echo '[  FAILED  ] b'; echo '[  FAILED  ] 1 test(s), listed below:'; echo '[  FAILED  ] b'; exit 1\n"
+PASSES = """
+echo '[==========] Running 2 test(s).'; echo '[       OK ] a'; echo '[       OK ] b'; echo '[  PASSED  ] 2 test(s).'
+"""
+FAILS = """
+echo '[       OK ] a'; echo '[  FAILED  ] b'; echo '[  FAILED  ] 1 test(s), listed below:'; echo '[  FAILED  ] b'
+exit 1
+"""
 
 
 def test_runner_counts_tests():
