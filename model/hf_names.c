@@ -2,22 +2,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Weights of a layer in Llama.weights, see there. */
-enum { ATTN_NORM, WQKV, WO, MLP_NORM, W13, W2, LAYER_WEIGHTS };
-
 HfTensor *hf_tensors(const LlamaShape *s, int *count)
 {
     const int64_t d = s->hidden, q = s->q_cols, kv = s->kv_cols, f = s->ffn;
     const struct { const char *name; int weight; int64_t first_row, rows, cols; int dims; } parts[] = {
-        {"input_layernorm", ATTN_NORM, 0, 1, d, 1},
-        {"self_attn.q_proj", WQKV, 0, q, d, 2},
-        {"self_attn.k_proj", WQKV, q, kv, d, 2},
-        {"self_attn.v_proj", WQKV, q + kv, kv, d, 2},
-        {"self_attn.o_proj", WO, 0, d, q, 2},
-        {"post_attention_layernorm", MLP_NORM, 0, 1, d, 1},
-        {"mlp.gate_proj", W13, 0, f, d, 2},
-        {"mlp.up_proj", W13, f, f, d, 2},
-        {"mlp.down_proj", W2, 0, d, f, 2},
+        {"input_layernorm", LAYER_ATTN_NORM, 0, 1, d, 1},
+        {"self_attn.q_proj", LAYER_WQKV, 0, q, d, 2},
+        {"self_attn.k_proj", LAYER_WQKV, q, kv, d, 2},
+        {"self_attn.v_proj", LAYER_WQKV, q + kv, kv, d, 2},
+        {"self_attn.o_proj", LAYER_WO, 0, d, q, 2},
+        {"post_attention_layernorm", LAYER_MLP_NORM, 0, 1, d, 1},
+        {"mlp.gate_proj", LAYER_W13, 0, f, d, 2},
+        {"mlp.up_proj", LAYER_W13, f, f, d, 2},
+        {"mlp.down_proj", LAYER_W2, 0, d, f, 2},
     };
     const int n_parts = sizeof parts / sizeof *parts, final_norm = 1 + s->layers * LAYER_WEIGHTS;
     HfTensor *list = calloc((size_t)(3 + s->layers * n_parts), sizeof *list), *t = list;

@@ -7,17 +7,22 @@
 
 /* ---- life ------------------------------------------------------------------------------------------- */
 
+/* With a head of its own. */
+static int most_weights(const LlamaShape *s) { return 1 + LAYER_WEIGHTS * s->layers + 2; }
+
 static bool name_weights(Llama *model)
 {
-    static const char *const parts[] = {"attn_norm", "wqkv", "wo", "mlp_norm", "w13", "w2"};
-    enum { PARTS = sizeof parts / sizeof *parts, LONGEST = 40 };
-    int count = 1 + PARTS * model->shape.layers + 2;
+    static const char *const parts[LAYER_WEIGHTS] = {
+        [LAYER_ATTN_NORM] = "attn_norm", [LAYER_WQKV] = "wqkv", [LAYER_WO] = "wo",
+        [LAYER_MLP_NORM] = "mlp_norm", [LAYER_W13] = "w13", [LAYER_W2] = "w2"};
+    enum { LONGEST = 40 };
+    int count = most_weights(&model->shape);
     char (*names)[LONGEST] = calloc((size_t)count, LONGEST);
     if (!names) return false;
     int n = 0;
     strcpy(names[n++], "embed");    /* the block of all names begins here: free_host frees it */
     for (int l = 0; l < model->shape.layers; l++)
-        for (int p = 0; p < PARTS; p++) snprintf(names[n++], LONGEST, "layers.%d.%s", l, parts[p]);
+        for (int p = 0; p < LAYER_WEIGHTS; p++) snprintf(names[n++], LONGEST, "layers.%d.%s", l, parts[p]);
     strcpy(names[n++], "final_norm");
     strcpy(names[n++], "head");
     for (int i = 0; i < count; i++) model->weights[i].name = names[i];
@@ -46,7 +51,7 @@ static Llama *make_host(const Config *config, Dtype act, LlamaMode mode, const O
     *s = llama_shape(config, act);
     s->max_position = s->seq > context ? s->seq : context;
     model->mode = mode, model->ops = ops, model->device = device, model->ctx = *ctx;
-    model->weights = calloc((size_t)(1 + 6 * s->layers + 2), sizeof *model->weights);
+    model->weights = calloc((size_t)most_weights(s), sizeof *model->weights);
     model->layers = calloc((size_t)s->layers, sizeof *model->layers);
     struct LlamaBuffers *b = model->buffers = calloc(1, sizeof *b);
     if (!model->weights || !model->layers || !b || !name_weights(model)) goto fail;
@@ -101,9 +106,10 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
     model->memory_bytes = plan.total;
     model->memory = device->alloc(plan.total);
     if (!model->memory) {
-        errors_add(errors, "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps "
-                   "most: a smaller train.micro_batch, train.recompute=swiglu, train.moments=bf16", device->name,
-                   (double)plan.total / (1 << 30));
+        errors_add(errors,
+                   "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps "
+                   "most: a smaller train.micro_batch, train.recompute=swiglu, train.moments=bf16",
+                   device->name, (double)plan.total / (1 << 30));
         goto fail;
     }
     plan = (Plan){.base = model->memory};
@@ -210,28 +216,39 @@ static Tensor layer_output(const Llama *model, int l, RowSums *sumsq)
     return last ? model->buffers->x_final : model->layers[l + 1].x;
 }
 
-static void forward(Llama *model)
+static Tensor top(Tensor t, int64_t rows) { return tensor_rows(t, 0, rows); }
+
+enum { WHOLE_SEQUENCES = -1 };
+
+/* The forward pass over n rows: a micro-batch of whole sequences, or, when past is not WHOLE_SEQUENCES, the
+ * rows of one text at positions past .. past + n - 1, which see the ones before in the key/value caches. */
+static void forward(Llama *model, int64_t n, int64_t past)
 {
     const Ops *op = model->ops;
     OpContext *ctx = &model->ctx;
     struct LlamaBuffers *b = model->buffers;
     const float *gamma_final = model->weights[model->final_norm].master.data;
+    AttentionShape shape = attention_shape(model), of_text = shape;
+    of_text.batch = 1, of_text.seq = (int)n, of_text.doc_start = NULL;
 
     ctx->layer = -1;
-    op->embed(ctx, model->layers[0].x, model->layers[0].x_sumsq, batch_field(model, BATCH_TOKENS),
+    op->embed(ctx, top(model->layers[0].x, n), model->layers[0].x_sumsq, batch_field(model, BATCH_TOKENS),
               working(model, model->embed));
     for (int l = 0; l < model->shape.layers; l++) {
         LlamaLayer *y = &model->layers[l];
+        Tensor x = top(y->x, n), qkv = top(y->qkv, n), o = top(y->o, n), x1 = top(y->x1, n), z = top(y->z, n);
+        Tensor swiglu = top(y->y, n);
         bool last = l + 1 == model->shape.layers;
         RowSums out_sumsq;
-        Tensor out = layer_output(model, l, &out_sumsq);
+        Tensor out = top(layer_output(model, l, &out_sumsq), n);
         ctx->layer = l;
-        op->qkv(ctx, y->qkv, y->x, working(model, y->wqkv), row_norm(model, y->x_sumsq), rope(model));
-        op->attention(ctx, y->o, y->lse, y->qkv, attention_shape(model));
-        op->residual(ctx, OP_OUT, y->x1, y->x1_sumsq, (Tensor){0}, y->o, working(model, y->wo), y->x, NULL);
-        op->gate_up(ctx, y->z, y->y, y->x1, working(model, y->w13), row_norm(model, y->x1_sumsq));
-        op->residual(ctx, OP_DOWN, out, out_sumsq, last ? b->xg : (Tensor){0}, y->y, working(model, y->w2),
-                     y->x1, last ? gamma_final : NULL);
+        op->qkv(ctx, qkv, x, working(model, y->wqkv), row_norm(model, y->x_sumsq), rope(model));
+        if (past == WHOLE_SEQUENCES) op->attention(ctx, o, y->lse, qkv, shape);
+        else op->attention_cached(ctx, o, qkv, b->k_cache[l], b->v_cache[l], past, of_text);
+        op->residual(ctx, OP_OUT, x1, y->x1_sumsq, (Tensor){0}, o, working(model, y->wo), x, NULL);
+        op->gate_up(ctx, z, swiglu, x1, working(model, y->w13), row_norm(model, y->x1_sumsq));
+        op->residual(ctx, OP_DOWN, out, out_sumsq, last ? top(b->xg, n) : (Tensor){0}, swiglu,
+                     working(model, y->w2), x1, last ? gamma_final : NULL);
     }
     ctx->layer = -1;
 }
@@ -321,7 +338,7 @@ void llama_begin_step(Llama *model)
 
 static void micro_step(Llama *model)
 {
-    forward(model);
+    forward(model, model->shape.rows, WHOLE_SEQUENCES);
     head(model);
     backward(model);
 }
@@ -330,8 +347,8 @@ static void micro_step(Llama *model)
 static bool has_sumsq(const Llama *model, int weight)
 {
     if (weight == model->embed || weight == model->head || weight == model->final_norm) return false;
-    int part = (weight - 1) % 6;    /* the order of Llama.weights within a layer */
-    return part == 2 || part == 5;
+    int part = (weight - 1) % LAYER_WEIGHTS;
+    return part == LAYER_WO || part == LAYER_W2;
 }
 
 /* docs/MATH.md, section 1: the norm of the whole gradient first, then every update with its fold. */
@@ -398,7 +415,7 @@ void llama_eval(Llama *model, const Batch *batch, float *loss)
     struct LlamaBuffers *b = model->buffers;
     int64_t T = model->shape.rows, step = model->shape.head_chunk;
     upload_batch(model, batch, 0);
-    forward(model);
+    forward(model, T, WHOLE_SEQUENCES);
     for (int64_t row = 0; row < T; row += step) {
         HeadChunk h = head_chunk(model, row, T - row < step ? T - row : step);
         model->ops->head_eval(&model->ctx, &h);
@@ -416,39 +433,6 @@ void llama_fold(Llama *model)
 
 /* ---- generation ------------------------------------------------------------------------------------- */
 
-static Tensor top(Tensor t, int64_t rows) { return tensor_rows(t, 0, rows); }
-
-/* The forward pass over n rows of one sequence, with the caches instead of a whole sequence. */
-static void forward_cached(Llama *model, int64_t n, int64_t past)
-{
-    const Ops *op = model->ops;
-    OpContext *ctx = &model->ctx;
-    struct LlamaBuffers *b = model->buffers;
-    const float *gamma_final = model->weights[model->final_norm].master.data;
-    AttentionShape shape = attention_shape(model);
-    shape.batch = 1, shape.seq = (int)n, shape.doc_start = NULL;
-
-    op->embed(ctx, top(model->layers[0].x, n), model->layers[0].x_sumsq, batch_field(model, BATCH_TOKENS),
-              working(model, model->embed));
-    for (int l = 0; l < model->shape.layers; l++) {
-        LlamaLayer *y = &model->layers[l];
-        bool last = l + 1 == model->shape.layers;
-        RowSums out_sumsq;
-        Tensor out = top(layer_output(model, l, &out_sumsq), n);
-        ctx->layer = l;
-        op->qkv(ctx, top(y->qkv, n), top(y->x, n), working(model, y->wqkv), row_norm(model, y->x_sumsq),
-                rope(model));
-        op->attention_cached(ctx, top(y->o, n), top(y->qkv, n), b->k_cache[l], b->v_cache[l], past, shape);
-        op->residual(ctx, OP_OUT, top(y->x1, n), y->x1_sumsq, (Tensor){0}, top(y->o, n),
-                     working(model, y->wo), top(y->x, n), NULL);
-        op->gate_up(ctx, top(y->z, n), top(y->y, n), top(y->x1, n), working(model, y->w13),
-                    row_norm(model, y->x1_sumsq));
-        op->residual(ctx, OP_DOWN, out, out_sumsq, last ? top(b->xg, n) : (Tensor){0}, top(y->y, n),
-                     working(model, y->w2), top(y->x1, n), last ? gamma_final : NULL);
-    }
-    ctx->layer = -1;
-}
-
 const float *llama_next_logits(Llama *model, const int32_t *tokens, int64_t n, int64_t past)
 {
     struct LlamaBuffers *b = model->buffers;
@@ -461,7 +445,7 @@ const float *llama_next_logits(Llama *model, const int32_t *tokens, int64_t n, i
         model->device->upload(stream, batch_field(model, BATCH_POS), pos, (size_t)rows * sizeof *pos);
         model->device->upload(stream, batch_field(model, BATCH_TOKENS), tokens + done,
                               (size_t)rows * sizeof *tokens);
-        forward_cached(model, rows, past + done);
+        forward(model, rows, past + done);
         model->device->wait(stream);
     }
     HeadChunk h = head_chunk(model, rows - 1, 1);

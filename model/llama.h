@@ -23,6 +23,11 @@ typedef struct LlamaShape {
     Dtype   act, moments;
 } LlamaShape;
 
+/* The weights of a layer, in the order of Llama.weights. */
+typedef enum LayerWeight {
+    LAYER_ATTN_NORM, LAYER_WQKV, LAYER_WO, LAYER_MLP_NORM, LAYER_W13, LAYER_W2, LAYER_WEIGHTS
+} LayerWeight;
+
 /* Saved tensors of one layer (docs/MATH.md, section 2). */
 typedef struct LlamaLayer {
     Tensor  x, qkv, o, x1, z, y;
@@ -98,7 +103,7 @@ const float *llama_next_logits(Llama *model, const int32_t *tokens, int64_t n, i
  * "layers.3.z has 17 non-finite values of 65536". Static when nothing is found. Caller frees. */
 char *llama_find_nonfinite(Llama *model);
 
-/* Parameters of the model; with_embedding: also the input table where it is not tied. */
+/* Parameters of the model; a tied table counts once. */
 int64_t llama_parameters(const LlamaShape *shape);
 
 /* FLOPs of one training token: 6 N_matmul + 12 layers H Dh seq. N_matmul excludes the input embedding but
