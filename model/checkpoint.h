@@ -11,7 +11,7 @@
 /* What a resumed run needs beside tensors. Zero-initialise; checkpoint_state_free releases `choices`. */
 typedef struct CheckpointState {
     int64_t  step;                  /* steps done */
-    int64_t  tokens;                /* training tokens seen */
+    int64_t  tokens;                /* trained on, without padding */
     int64_t  adam_step;             /* updates applied: step less the skipped ones */
     int64_t  skipped;               /* updates skipped so far */
     uint64_t seed;

@@ -25,7 +25,7 @@ typedef struct LogHeader {
 } LogHeader;
 
 typedef struct LogStep {
-    int64_t step, tokens;           /* steps done and training tokens seen after this one */
+    int64_t step, tokens;           /* steps done and tokens trained on after this one, without padding */
     double  loss, grad_norm, lr;
     double  step_ms, tok_per_s;
     double  mfu;                    /* 0..1; NAN = unknown, as on a CPU: written as null */
