@@ -7,6 +7,7 @@
 #include "model/checkpoint.h"
 #include "model/files.h"
 #include "model/generate.h"
+#include "model/machine.h"
 #include "model/peak.h"
 #include "model/progress.h"
 #include "model/random.h"
@@ -18,7 +19,6 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { EXIT_DONE = 0, EXIT_RUNTIME = 1, EXIT_USAGE = 2, EXIT_NONFINITE = 3 };
@@ -39,13 +39,6 @@ typedef struct Training {
     int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
     int64_t         memory_used;    /* bytes; asked for now and then, because a GPU's driver answers slowly */
 } Training;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- validation and samples ------------------------------------------------------------------------- */
 
@@ -118,7 +111,7 @@ static bool save(Training *t)
     const Config *c = t->setup.config;
     Errors errors = {0};
     if (t->checkpoint_step == t->state.step) return true;
-    t->state.elapsed_seconds = t->elapsed_before + now() - t->started;
+    t->state.elapsed_seconds = t->elapsed_before + machine_seconds() - t->started;
     choices_record(&t->state, &t->setup.backend);   /* tuning ends with the first steps */
     bool ok = checkpoint_save(c->run.dir, t->model, &t->state, &errors) &&
               checkpoint_prune(c->run.dir, c->checkpoint.keep_last, c->checkpoint.keep_every, &errors);
@@ -177,7 +170,7 @@ static Hyper hyper_of_step(const Training *t)
 static bool train_step(Training *t, LogStep *record)
 {
     const Config *c = t->setup.config;
-    double begin = now();
+    double begin = machine_seconds();
     int64_t valid = read_batches(t);
     float scale = valid > 0 ? 1.0f / (float)valid : 0.0f;
 
@@ -196,7 +189,7 @@ static bool train_step(Training *t, LogStep *record)
     keep_cursor(t);
     if (t->memory_used == 0 || t->state.step % STEPS_BETWEEN_MEMORY == 0)
         t->memory_used = (int64_t)backend_memory_used(&t->setup.backend);
-    double seconds = now() - begin, rate = (double)c->train.tokens_per_step / seconds;
+    double seconds = machine_seconds() - begin, rate = (double)c->train.tokens_per_step / seconds;
     *record = (LogStep){
         .step = t->state.step, .tokens = t->state.tokens, .loss = stats.loss, .grad_norm = stats.grad_norm,
         .lr = hyper.lr, .step_ms = seconds * 1e3, .tok_per_s = rate,
@@ -410,11 +403,11 @@ static int train(Training *t, RunStart start, Errors *errors)
     signals_install();
     t->progress = progress_begin(stderr, c->train.steps, c->run.log_every,
                                  (int64_t)t->setup.backend.memory_total);
-    t->started = now();
+    t->started = machine_seconds();
     int code = train_loop(t);
     progress_end(&t->progress);
 
-    log_end(t->log, t->state.step, end_status(code), t->elapsed_before + now() - t->started);
+    log_end(t->log, t->state.step, end_status(code), t->elapsed_before + machine_seconds() - t->started);
     if (!log_close(t->log, errors) && code == EXIT_DONE) code = EXIT_RUNTIME;
     if (report_write(c->run.dir, errors)) fprintf(stderr, "report: %s/report.html\n", c->run.dir);
     else if (code == EXIT_DONE) code = EXIT_RUNTIME;

@@ -3,18 +3,11 @@
 #include "commands/commands.h"
 #include "commands/dry_run.h"
 #include "commands/setup.h"
+#include "model/machine.h"
 #include "model/random.h"
 #include <stdlib.h>
-#include <time.h>
 
 enum { OP_TIMING_STEPS = 5 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + 1e-6 * (double)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -95,9 +88,9 @@ static int bench(Setup *setup, long warmup, long steps, bool table, double *ms, 
         fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
         for (long i = 0; i < warmup; i++) step(model, &batch, c);
         for (long i = 0; i < steps; i++) {
-            double begin = now_ms();
+            double begin = machine_seconds();
             step(model, &batch, c);
-            ms[i] = now_ms() - begin;
+            ms[i] = 1e3 * (machine_seconds() - begin);
         }
         print_result(model, c, backend, ms, steps);
     }

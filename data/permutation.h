@@ -1,7 +1,7 @@
 /* A seeded permutation of 0 .. count - 1 that needs no table: a Feistel network on the next power of four,
  * walked until it lands below count (cycle walking; under four rounds of it on average). */
 #pragma once
-#include <stdint.h>
+#include "model/random.h"
 
 #define PERMUTATION_ROUNDS 6
 
@@ -11,13 +11,9 @@ typedef struct Permutation {
     uint64_t key[PERMUTATION_ROUNDS];
 } Permutation;
 
-/* Finalizer of splitmix64 (Steele, Lea, Flood 2014). */
 static inline uint64_t permutation_mix(uint64_t x)
 {
-    x += 0x9e3779b97f4a7c15ull;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
+    return random_mix(x + RANDOM_STEP);
 }
 
 static inline Permutation permutation_make(int64_t count, uint64_t seed, uint64_t stream)

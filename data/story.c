@@ -1,23 +1,16 @@
 #include "data/story.h"
+#include "model/random.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-/* splitmix64 (Steele, Lea, Flood 2014): a bijective mix, so distinct counters give distinct states. */
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* Uniform in [0, options); the bias of the multiplication, options / 2^32, is far below what could be
  * measured. */
 static int draw(uint64_t *state, int options)
 {
-    *state += 0x9e3779b97f4a7c15u;
-    return (int)(((mix(*state) >> 32) * (uint64_t)options) >> 32);
+    *state += RANDOM_STEP;
+    return (int)(((random_mix(*state) >> 32) * (uint64_t)options) >> 32);
 }
 
 static int draw_choice(Story *s, uint64_t *state, int options)
@@ -40,7 +33,7 @@ void story_generate(const StoryGrammar *g, uint64_t seed, int stream, uint64_t i
 {
     int bound[STORY_BINDINGS];
     for (int i = 0; i < STORY_BINDINGS; i++) bound[i] = -1;
-    uint64_t state = mix(mix(mix(seed) + (uint64_t)stream + 1) + index + 1);
+    uint64_t state = random_mix(random_mix(random_mix(seed) + (uint64_t)stream + 1) + index + 1);
     out->length = out->choices = 0;
     out->bits = 0;
     for (int at = 0; g->ops[at].kind != STORY_END;) {

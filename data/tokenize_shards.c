@@ -1,11 +1,11 @@
 #include "data/tokenize_shards.h"
 #include "data/jsonl.h"
 #include "model/files.h"
+#include "model/machine.h"
 #include "model/xxh64.h"
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PIECE_BYTES (1 << 20)   /* longer documents are encoded in pieces, by several threads */
@@ -225,9 +225,7 @@ static bool side_append(Side *side, const Piece *piece, Errors *errors)
 
 static void show_progress(double begun, size_t done, size_t total)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - begun;
+    double seconds = machine_seconds() - begun;
     if (isatty(STDERR_FILENO) && seconds > 1)
         fprintf(stderr, "\r%.0f%% of %.0f MB, %.1f MB/s, %.0f s left  %s",
                 100.0 * (double)done / (double)total, 1e-6 * (double)total, 1e-6 * (double)done / seconds,
@@ -237,9 +235,7 @@ static void show_progress(double begun, size_t done, size_t total)
 /* Cuts, encodes and appends batch after batch. */
 static bool write_batches(Cutter *cutter, Piece *pieces, Encoder **encoders, Side sides[2], Errors *errors)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double  begun = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    double  begun = machine_seconds();
     size_t  done = 0, total = cutter->reader.inputs->bytes;
     int     before = errors->count, count;
     do {

@@ -10,6 +10,8 @@ int64_t machine_memory(void);           /* bytes of physical memory, 0 = unknown
 int64_t machine_resident(void);         /* bytes resident now, 0 = unknown */
 int64_t machine_peak_resident(void);    /* highest so far, bytes */
 
+double machine_seconds(void);           /* of a clock that only goes forwards */
+
 const char *machine_compiler(void);     /* "gcc 12.2.0" */
 const char *machine_flags(void);        /* BUILD_FLAGS as the Makefile gave it, or "unknown" */
 const char *machine_git(void);          /* BUILD_GIT, or "unknown" */

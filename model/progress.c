@@ -1,20 +1,13 @@
 #include "model/progress.h"
+#include "model/machine.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SHOW_INTERVAL 0.1       /* seconds between redrawn lines on a terminal */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* snprintf behind what is there already. */
 __attribute__((format(printf, 3, 4)))
@@ -80,7 +73,7 @@ static int terminal_columns(FILE *out)
 
 void progress_step(Progress *p, const LogStep *s)
 {
-    double time = now();
+    double time = machine_seconds();
     bool first = p->first_step < 0, last = s->step == p->steps;
     bool due = p->terminal ? time - p->shown_time >= SHOW_INTERVAL : s->step % p->log_every == 0;
     if (first) {

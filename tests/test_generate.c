@@ -26,8 +26,8 @@ static Llama *make_model(void)
     return model;
 }
 
-/* Makes `id` by far the likeliest token whatever came before: every token has the same embedding, the layer adds
- * nothing, and only that row of the head has any weight. */
+/* Makes `id` by far the likeliest token whatever came before: every token has the same embedding, the layer
+ * adds nothing, and only that row of the head has any weight. */
 static void always(Llama *model, int id)
 {
     for (int i = 0; i < model->weight_count; i++) {
@@ -54,7 +54,8 @@ static Heard run(Llama *model, const char *prompt, int64_t tokens, double temper
     Errors errors = {0};
     Heard heard = {0};
     Tokenizer *tokenizer = tokenizer_bytes();
-    GenerateOptions options = {.prompt = prompt, .tokens = tokens, .temperature = temperature, .top_p = 1, .key = key};
+    GenerateOptions options = {
+        .prompt = prompt, .tokens = tokens, .temperature = temperature, .top_p = 1, .key = key};
     assert_true(generate(model, CONTEXT, tokenizer, &options, hear, &heard, &errors));
     assert_int_equal(errors.count, 0);
     tokenizer_free(tokenizer);
@@ -98,7 +99,8 @@ static void a_key_is_a_text(void **state)
 {
     (void)state;
     Llama *model = make_model();
-    Heard first = run(model, "a", 8, 1, 7), again = run(model, "a", 8, 1, 7), other = run(model, "a", 8, 1, 8);
+    Heard first = run(model, "a", 8, 1, 7), again = run(model, "a", 8, 1, 7),
+          other = run(model, "a", 8, 1, 8);
     assert_memory_equal(first.text, again.text, sizeof first.text);
     assert_memory_not_equal(first.text, other.text, sizeof first.text);
     llama_destroy(model);
