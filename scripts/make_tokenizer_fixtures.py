@@ -10,6 +10,8 @@ tokenizers and tiktoken libraries find in nasty strings.
     learned.txt     a text, and
     learned.json    what ./train tokenize learns from it: the library must read it and find the same ids
     cases.json      a list of {text (hex), words (bytes of each), pairs, special, strings, tiktoken, learned (ids)}
+    long.json       for each megabyte without a space of long_texts: how many ids pairs, strings and tiktoken find, and
+                    the FNV-1a hash of these ids, in hex
 """
 import base64
 import json
@@ -58,6 +60,21 @@ def cases():
     drawn = ["".join(random.choice(PIECES) + random.choice(["", "", " ", "\n"]) for _ in range(random.randint(2, 14)))
              for _ in range(170)]
     return fixed + drawn
+
+
+def long_texts():
+    """A megabyte each, made in the same way by tests/test_tokenizer.c."""
+    size = 1 << 20
+    yield "".join("etaoinshrd"[i * 2654435761 % 1000003 % 10] for i in range(size))
+    for unit in ("-", "ferryman", "river\u6211\u4eec\u00f6"):
+        yield unit * (size // len(unit.encode()))
+
+
+def summary(ids):
+    value = 0xcbf29ce484222325
+    for i in ids:
+        value = (value ^ i) * 0x100000001b3 & (1 << 64) - 1
+    return {"count": len(ids), "hash": f"{value:016x}"}
 
 
 def train():
@@ -128,6 +145,10 @@ def main():
         case["special"] = hf["pairs"].encode(text, add_special_tokens=False).ids
         case["tiktoken"] = reference.encode(text, disallowed_special=())
         found.append(case)
+    long = [{"pairs": summary(hf["pairs"].encode(text, add_special_tokens=False).ids),
+             "strings": summary(hf["strings"].encode(text, add_special_tokens=False).ids),
+             "tiktoken": summary(reference.encode_ordinary(text))} for text in long_texts()]
+    (OUT / "long.json").write_text(json.dumps(long, indent=1) + "\n")
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in found)
     (OUT / "cases.json").write_text(f"[\n{lines}\n]\n")
     differ = sum(case["pairs"] != case["strings"] for case in found)

@@ -266,26 +266,48 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* A megabyte without a space: quadratic merging would take hours. */
-static void test_long_words_are_fast(void **state)
+/* FNV-1a over whole ids, as 16 digits. */
+static void hash_ids(const IdBuffer *ids, char hash[17])
+{
+    uint64_t value = 0xcbf29ce484222325;
+    for (int64_t i = 0; i < ids->count; i++)
+        value = (value ^ (uint32_t)ids->ids[i]) * 0x100000001b3;
+    snprintf(hash, 17, "%016llx", (unsigned long long)value);
+}
+
+/* A megabyte without a space, against the libraries; quadratic merging would take hours. */
+static void test_long_words(void **state)
 {
     (void)state;
-    Tokenizer *tokenizer = load(FIXTURES "pairs.json");
-    size_t     length    = 1 << 20;
-    char      *text      = malloc(length);
-    double     begun     = seconds();
-    for (int kind = 0; kind < 3; kind++) {
+    static const char *const keys[]  = { "pairs", "strings", "tiktoken" };
+    static const char *const units[] = { NULL, "-", "ferryman", "river\xe6\x88\x91\xe4\xbb\xac\xc3\xb6" };
+    Tokenizer *tokenizers[] = { load(FIXTURES "pairs.json"), load(FIXTURES "strings.json"),
+                                load(FIXTURES "ranks.tiktoken") };
+    size_t     json_length;
+    char      *text = malloc(1 << 20), *json = read_text(FIXTURES "long.json", &json_length), hash[17];
+    cJSON     *cases = cJSON_Parse(json);
+    double     begun = seconds();
+    assert_int_equal(cJSON_GetArraySize(cases), 4);
+    for (int kind = 0; kind < 4; kind++) {
+        size_t unit = units[kind] ? strlen(units[kind]) : 1, length = (1 << 20) / unit * unit;
         for (size_t i = 0; i < length; i++)
-            text[i] = (char)(kind == 0   ? 'e'
-                             : kind == 1 ? "etaoinshrd"[i * 2654435761u % 1000003 % 10]
-                                         : '-');
-        IdBuffer out = { 0 };
-        assert_true(tokenizer_encode(tokenizer, text, length, false, &out));
-        id_buffer_free(&out);
+            text[i] = units[kind] ? units[kind][i % unit] : "etaoinshrd"[i * 2654435761u % 1000003 % 10];
+        for (int t = 0; t < 3; t++) {
+            const cJSON *expected = cJSON_GetObjectItem(cJSON_GetArrayItem(cases, kind), keys[t]);
+            IdBuffer     out      = { 0 };
+            assert_true(tokenizer_encode(tokenizers[t], text, length, false, &out));
+            assert_int_equal(out.count, cJSON_GetObjectItem(expected, "count")->valueint);
+            hash_ids(&out, hash);
+            assert_string_equal(hash, cJSON_GetObjectItem(expected, "hash")->valuestring);
+            id_buffer_free(&out);
+        }
     }
-    assert_true(seconds() - begun < 20);
+    assert_true(seconds() - begun < 60);
+    for (int t = 0; t < 3; t++)
+        tokenizer_free(tokenizers[t]);
+    cJSON_Delete(cases);
+    free(json);
     free(text);
-    tokenizer_free(tokenizer);
 }
 
 /* One encoder for many texts gives what fresh ones give, cached words and all. */
@@ -615,7 +637,7 @@ int main(void)
         cmocka_unit_test(test_any_bytes_come_back),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_merges_in_order),
-        cmocka_unit_test(test_long_words_are_fast),
+        cmocka_unit_test(test_long_words),
         cmocka_unit_test(test_encoder_keeps_nothing_wrong),
         cmocka_unit_test(test_safe_cuts),
         cmocka_unit_test(test_learns_by_the_definition),
