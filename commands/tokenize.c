@@ -143,7 +143,9 @@ static int each_output(const char *dir, const char *to, Errors *errors)
 
 /* ---- tokenizer ----------------------------------------------------------------------------------- */
 
-/* Learns from the training side of the inputs, at most LEARN_BYTES of it. split NULL: all of them. */
+/* Learns from the training side of the inputs, at most LEARN_BYTES of it. split NULL: all of them. A document
+ * with which it reaches that ends there, in the middle of a word if need be; one of JSON, which may have an
+ * escape there, is left out. */
 static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const DocumentSplit *split,
                                   Errors *errors)
 {
@@ -154,10 +156,12 @@ static Tokenizer *learn_tokenizer(const Inputs *inputs, const Job *job, const Do
     char          *plain = malloc(room);    /* JSON strings without their escapes */
     TextSpan      *texts = NULL;
     bool           fine  = plain != NULL;
-    while (fine && documents_next(&reader, &document, errors)) {
+    while (fine && total < room && documents_next(&reader, &document, errors)) {
         size_t length = split ? split_train_bytes(split, &document) : document.length;
-        if (length > room - total)
+        if (length > room - total && document.escaped)
             break;
+        if (length > room - total)
+            length = room - total;
         if (count == capacity) {
             capacity = 2 * capacity + 1024;
             TextSpan *grown = realloc(texts, (size_t)capacity * sizeof *texts);
