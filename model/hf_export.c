@@ -208,6 +208,12 @@ bool hf_export(const HfExport *e, const char *out_dir, Errors *errors)
                    (long long)c->model.hidden, (long long)c->model.heads);
         return false;
     }
+    if (e->tokenizer && tokenizer_vocab(e->tokenizer) > c->model.vocab) {
+        errors_add(errors, "the tokenizer has %lld ids, the model %lld; name the one that the model was "
+                   "trained with", (long long)tokenizer_vocab(e->tokenizer),
+                   (long long)c->model.vocab);
+        return false;
+    }
     if (!is_empty(out_dir)) {
         errors_add(errors, "%s exists already; name a new directory", out_dir);
         return false;

@@ -343,7 +343,9 @@ static char *pick_file(const char *dir, Errors *errors)
         errors_add(errors, "%s: holds both model.safetensors and model.safetensors.index.json; name the one "
                    "that is meant", dir);
     } else if (!has_single && !has_index) {
-        errors_add(errors, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
+        errors_add(errors, "%s: holds neither model.safetensors nor model.safetensors.index.json; pickled "
+                   "weights (pytorch_model.bin) are not read: load and save them with transformers first",
+                   dir);
     } else {
         picked = strdup(has_single ? single : index);
     }

@@ -358,6 +358,8 @@ static void commands_refuse_what_they_cannot_do(void **state)
                    "--shard-size=5", NULL);
     expect_failure(2, "usage: ./train export", export_command, run, out, "--gguf=x", NULL);
     expect_failure(1, "exists already; name a new directory", export_command, run, run, NULL, NULL);
+    expect_failure(1, "the tokenizer has 258 ids, the model 131", export_command, run, out,
+                   "--data.tokenizer=bytes", NULL);
     assert_false(files_exists(out));
     free(run), free(out);
     temporary_remove(dir);
