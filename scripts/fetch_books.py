@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fetches public-domain books from Debian packages, as real English text to train on: about 10 MB.
+"""Fetches public-domain books from Debian packages, as real English text to train on: 9.8 MB, 11.1 MB with --jargon.
 
-    python3 scripts/fetch_books.py OUT        (Debian or Ubuntu; apt-get update once before; no root needed)
+    python3 scripts/fetch_books.py OUT [--jargon]     (Debian or Ubuntu; apt-get update once before; no root needed)
     ./train tokenize OUT/train --val-file=OUT/held_out --tokenizer=train:8192 --out=OUT/tokens
 
 Written: OUT/train/*.txt and OUT/held_out/*.txt. The last 5 % of each book, from a paragraph's beginning on, is held
@@ -13,6 +13,7 @@ out. Nothing is installed: packages are downloaded and unpacked below OUT/packag
 | six novels by Jane Austen, 1811 to 1818 | r-cran-janeaustenr | public domain (texts of Project Gutenberg); the package MIT |
 | Moby Dick by Herman Melville, 1851 | r-cran-tokenizers | public domain (text of Project Gutenberg); the package MIT |
 | The Devil's Dictionary by Ambrose Bierce, 1911 | dict-devil | public domain |
+| with --jargon: The Jargon File, version 4.4.7, 2003 | dict-jargon | public domain (its own notice) |
 """
 import argparse
 import gzip
@@ -30,12 +31,12 @@ AUSTEN = {"sensesensibility": "sense_and_sensibility", "prideprejudice": "pride_
           "persuasion": "persuasion"}
 
 
-def fetch(folder):
-    """Downloads and unpacks the packages; returns the root of the unpacked files."""
+def fetch(folder, packages):
+    """Downloads and unpacks packages; returns the root of the unpacked files."""
     root = folder / "root"
     root.mkdir(parents=True, exist_ok=True)
     try:
-        subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, check=True)
+        subprocess.run(["apt-get", "download", *packages], cwd=folder, check=True)
         for package in sorted(folder.glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", package, root], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -128,24 +129,33 @@ def between(text, begin, end):
     return text.partition(begin)[2].partition(end)[0]
 
 
-def books(root):
+def dictionary(root, name):
+    return gzip.decompress((root / f"usr/share/dictd/{name}.dict.dz").read_bytes()).decode()
+
+
+def books(root, jargon):
     yield "king_james_bible", bible(root)
     for name, lines in r_data(root / "usr/lib/R/site-library/janeaustenr/data"):
         yield AUSTEN[name], novel(lines)
     moby = dict(r_data(root / "usr/lib/R/site-library/tokenizers/data"))["mobydick"]
     text = "\n".join(moby.values() if isinstance(moby, dict) else moby)
     yield "moby_dick", novel(between(text, "ETYMOLOGY.", "End of Project Gutenberg").splitlines())
-    devil = gzip.decompress((root / "usr/share/dictd/devil.dict.dz").read_bytes()).decode()
-    yield "devils_dictionary", between(devil, "Aloysius", " abcdefghijklm").partition("\n\n")[2]
+    devil = between(dictionary(root, "devil"), "Aloysius", " abcdefghijklm")
+    yield "devils_dictionary", devil.partition("\n\n")[2]
+    if jargon:
+        entries = between(dictionary(root, "jargon"), "29 Dec 2003”.)", " !$&'()*+,-./")
+        yield "jargon_file", novel(entries.splitlines())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
-    out = parser.parse_args().out
-    root = fetch(out / "packages")
+    parser.add_argument("--jargon", action="store_true", help="the Jargon File too")
+    arguments = parser.parse_args()
+    out = arguments.out
+    root = fetch(out / "packages", PACKAGES + ["dict-jargon"] * arguments.jargon)
     total = [0, 0]
-    for name, text in books(root):
+    for name, text in books(root, arguments.jargon):
         text = text.strip() + "\n"
         cut = text.find("\n\n", int(len(text) * (1 - HELD_OUT))) + 2
         for side, (folder, part) in enumerate((("train", text[:cut]), ("held_out", text[cut:]))):
