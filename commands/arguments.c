@@ -1,12 +1,13 @@
 #include "commands/arguments.h"
 #include "model/names.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 static bool is_override(const char *word)
 {
     const char *equals = strchr(word, '='), *dot = strchr(word, '.');
-    return !strncmp(word, "--fusion=", 9) || (dot && (!equals || dot < equals));
+    return !strcmp(word, "--fusion") || !strncmp(word, "--fusion=", 9) || (dot && (!equals || dot < equals));
 }
 
 /* Takes the flag at argv[*i], and its value from the next word where it has no '='. */
@@ -72,4 +73,14 @@ void arguments_free(Arguments *a)
     free(a->positional);
     free(a->overrides);
     *a = (Arguments){0};
+}
+
+int64_t arguments_integer(const char *option, const char *text, int64_t low, Errors *errors)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || *end || errno || number < low)
+        errors_add(errors, "%s%s: expected a whole number, %lld or more", option, text, (long long)low);
+    return number;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "model/errors.h"
 #include <stdbool.h>
+#include <stdint.h>
 
 /* One flag of a command: "--resume", or "--prompt=TEXT" / "--prompt TEXT". */
 typedef struct Flag {
@@ -32,3 +33,7 @@ enum { ARGUMENTS_GO_ON = -1 };
  * --help, 1 without memory. Free with arguments_free in any case. */
 int arguments_parse(Arguments *arguments, int argc, char **argv, const Syntax *syntax, Errors *errors);
 void arguments_free(Arguments *arguments);
+
+/* The whole of text, which stands behind option ("--seed="), as a number of at least low. Adds an error where
+ * it is none. */
+int64_t arguments_integer(const char *option, const char *text, int64_t low, Errors *errors);

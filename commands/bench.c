@@ -60,21 +60,22 @@ static void print_op_times(Llama *model, const Batch *batch, const Config *c, Ba
 }
 
 /* One JSON line. ms: [steps], is sorted. */
-static void print_result(const Llama *model, const Config *c, const Backend *backend, double *ms, long steps)
+static void print_result(const Llama *model, const Config *c, const Backend *backend, double *ms,
+                         int64_t steps)
 {
     qsort(ms, (size_t)steps, sizeof *ms, by_value);
     double median = ms[steps / 2], p90 = ms[steps * 9 / 10];
     double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
            "%.4f,"
-           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%ld}\n",
+           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
-           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), steps);
+           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps);
     fflush(stdout);
 }
 
 /* Returns the exit code. ms: [steps] */
-static int bench(Setup *setup, long warmup, long steps, bool table, double *ms, Errors *errors)
+static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double *ms, Errors *errors)
 {
     const Config *c = setup->config;
     Backend *backend = &setup->backend;
@@ -86,8 +87,8 @@ static int bench(Setup *setup, long warmup, long steps, bool table, double *ms, 
     if (model && !ok) errors_add(errors, "out of memory while preparing the benchmark");
     if (ok) {
         fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
-        for (long i = 0; i < warmup; i++) step(model, &batch, c);
-        for (long i = 0; i < steps; i++) {
+        for (int64_t i = 0; i < warmup; i++) step(model, &batch, c);
+        for (int64_t i = 0; i < steps; i++) {
             double begin = machine_seconds();
             step(model, &batch, c);
             ms[i] = 1e3 * (machine_seconds() - begin);
@@ -121,16 +122,15 @@ int bench_command(int argc, char **argv)
         .flags = flags,
         .flag_count = 3};
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
-    long steps = strtol(steps_text, NULL, 10), warmup = strtol(warmup_text, NULL, 10);
-    if (steps < 1) errors_add(&errors, "--steps=%s: expected a positive number", steps_text);
-    if (warmup < 0) errors_add(&errors, "--warmup=%s: expected a number from 0", warmup_text);
+    int64_t steps = arguments_integer("--steps=", steps_text, 1, &errors);
+    int64_t warmup = arguments_integer("--warmup=", warmup_text, 0, &errors);
     bool ok = code == ARGUMENTS_GO_ON && !errors.count &&
               setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors) &&
               setup_backend(&setup, false, &errors);
     arguments_free(&args);
     if (!ok) return setup_finish(&setup, &errors, code == ARGUMENTS_GO_ON ? 2 : code);
     double *ms = calloc((size_t)steps, sizeof *ms);
-    if (!ms) errors_add(&errors, "out of memory for %ld steps", steps);
+    if (!ms) errors_add(&errors, "out of memory for %lld steps", (long long)steps);
     code = ms ? bench(&setup, warmup, steps, table, ms, &errors) : 1;
     free(ms);
     return setup_finish(&setup, &errors, code);

@@ -1,4 +1,5 @@
 #include "commands/dry_run.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ static double parse_bytes(const char *text)
         {"", 1}, {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"MB", 1e6}, {"GB", 1e9}};
     char *end;
     double number = strtod(text, &end);
+    if (end == text || !isfinite(number)) return 0;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (!strcmp(end, units[i].unit)) return number * units[i].bytes;
     return 0;

@@ -2,6 +2,7 @@
 #include "commands/arguments.h"
 #include "commands/commands.h"
 #include "commands/setup.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,12 +68,16 @@ int logits_command(int argc, char **argv)
     int64_t most = setup.config->train.seq_len;
     int32_t *ids = malloc((size_t)most * sizeof *ids);
     int64_t count = ids ? parse_ids(ids_text, ids, most, model->shape.vocab, &errors) : 0;
-    FILE *out = out_path ? fopen(out_path, "wb") : stdout;
     if (!ids) errors_add(&errors, "out of memory while reading --ids");
-    if (!out) errors_add(&errors, "%s: cannot be written", out_path);
-    if (!errors.count) write_logits(model, ids, count, all, out_path != NULL, out);
-    if (out_path && out && (ferror(out) | fclose(out))) errors_add(&errors, "%s: writing failed", out_path);
+    FILE *out = errors.count ? NULL : out_path ? fopen(out_path, "wb") : stdout;
+    if (!out && !errors.count) errors_add(&errors, "%s: cannot be written: %s", out_path, strerror(errno));
+    code = errors.count ? 2 : 0;
+    if (out) write_logits(model, ids, count, all, out_path != NULL, out);
+    if (out_path && out && (ferror(out) | fclose(out))) {
+        errors_add(&errors, "%s: writing failed", out_path);
+        code = 1;
+    }
     free(ids);
     llama_destroy(model);
-    return setup_finish(&setup, &errors, errors.count ? 2 : 0);
+    return setup_finish(&setup, &errors, code);
 }

@@ -18,11 +18,11 @@ static void print_piece(const char *bytes, size_t length, void *out)
 }
 
 /* Writes `count` texts to stdout, each from its own part of the random stream. */
-static void write_samples(Llama *model, const Setup *setup, const char *prompt, long count,
+static void write_samples(Llama *model, const Setup *setup, const char *prompt, int64_t count,
                           const char *separator, Errors *errors)
 {
     const Config *c = setup->config;
-    for (long i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !ferror(stdout); i++) {
         GenerateOptions options = {
             .prompt = prompt ? prompt : c->sample.prompt, .tokens = c->sample.tokens,
             .temperature = c->sample.temperature, .top_p = c->sample.top_p, .top_k = c->sample.top_k,
@@ -44,9 +44,7 @@ int sample_command(int argc, char **argv)
     const Syntax syntax = {
         .usage = usage, .least = 1, .most = 1, .overrides = true, .flags = flags, .flag_count = 3};
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
-    char *end;
-    long count = strtol(count_text, &end, 10);
-    if (*end || count < 1) errors_add(&errors, "--count=%s: expected a positive number", count_text);
+    int64_t count = arguments_integer("--count=", count_text, 1, &errors);
     Llama *model = NULL;
     if (code == ARGUMENTS_GO_ON && !errors.count)
         model = setup_trained(&setup, args.positional[0], args.override_count, args.overrides, &errors);

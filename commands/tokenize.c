@@ -59,17 +59,6 @@ static bool choose_bool(const char *option, const char *value, Errors *errors)
     return choose(option, value, words, 2, errors);
 }
 
-static int64_t whole_number(const char *option, const char *value, int64_t low, Errors *errors)
-{
-    char *end;
-    errno = 0;
-    long long number = strtoll(value, &end, 10);
-    if (end == value || *end || errno || number < low)
-        errors_add(errors, "tokenize: %s%s: expected a whole number, %lld or more", option, value,
-                   (long long)low);
-    return number;
-}
-
 /* The options with their types. */
 typedef struct Job {
     DocumentRules rules;
@@ -84,11 +73,11 @@ typedef struct Job {
 static Job read_job(const Options *options, Errors *errors)
 {
     static const char *const dtypes[] = { "u32", "u16" }, *const formats[] = { "auto", "text", "jsonl" };
-    Job job = { .seed = (uint64_t)whole_number("--seed=", options->seed, 0, errors) };
+    Job job = { .seed = (uint64_t)arguments_integer("--seed=", options->seed, 0, errors) };
     job.shards.dtype = choose("--dtype", options->dtype, dtypes, 2, errors) ? SHARD_U16 : SHARD_U32;
     job.shards.bos   = choose_bool("--bos", options->bos, errors);
     job.shards.eos   = choose_bool("--eos", options->eos, errors);
-    job.shards.shard_tokens = whole_number("--shard-tokens=", options->shard_tokens, 0, errors);
+    job.shards.shard_tokens = arguments_integer("--shard-tokens=", options->shard_tokens, 0, errors);
     job.overwrite    = choose_bool("--overwrite", options->overwrite, errors);
     job.format       = (InputFormat)choose("--format", options->format, formats, 3, errors);
     job.rules =
@@ -96,7 +85,7 @@ static Job read_job(const Options *options, Errors *errors)
                          .whole_files = !strcmp(options->separator, "none"),
                          .separator   = strcmp(options->separator, "blank") ? options->separator : NULL };
     if (!strncmp(options->tokenizer, "train:", 6))
-        job.learn = whole_number("--tokenizer=train:", options->tokenizer + 6, 259, errors);
+        job.learn = arguments_integer("--tokenizer=train:", options->tokenizer + 6, 259, errors);
     if (job.learn > 1 << 24)
         errors_add(errors, "tokenize: --tokenizer=train:%lld: expected at most 16777216 tokens",
                    (long long)job.learn);

@@ -310,6 +310,7 @@ static const char *syntax_hint(const char *text, const char *at)
     char previous = before > text ? before[-1] : 0;
     if (!*at) return "the file ends before its braces and quotes are closed";
     if (previous == ',' && (*at == '}' || *at == ']')) return "a comma before a closing bracket";
+    if (*at == '\\' && in_string(text, at)) return "an escape that JSON does not have";
     if (in_string(text, at)) return "a string without its closing quote";
     if (*at == '/' || *at == '#') return "JSON has no comments; use a \"_comment\" key";
     if (*at == '\'') return "strings stand in double quotes";
