@@ -91,10 +91,14 @@ static bool write_companions(const HfExport *e, const char *out_dir, const HfTok
     free(kept);
     if (ok && !has_file(out_dir, "generation_config.json"))
         ok = write_text(out_dir, "generation_config.json", hf_generation_config_write(ids), errors);
-    if (!ok || !e->tokenizer || has_file(out_dir, "tokenizer.json")) return ok;
-    char *path = files_join(out_dir, "tokenizer.json");
-    ok = path && tokenizer_save(e->tokenizer, path, errors);
-    free(path);
+    if (!ok || !e->tokenizer) return ok;
+    if (!has_file(out_dir, "tokenizer.json")) {
+        char *path = files_join(out_dir, "tokenizer.json");
+        ok = path && tokenizer_save(e->tokenizer, path, errors);
+        free(path);
+    } else if (has_file(out_dir, "tokenizer_config.json")) {
+        return ok;
+    }
     int64_t longest = c->model.max_position ? c->model.max_position : c->train.seq_len;
     return ok && write_text(out_dir, "tokenizer_config.json", tokenizer_config(e->tokenizer, longest),
                             errors);

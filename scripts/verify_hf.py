@@ -119,22 +119,25 @@ def check_gguf(path, hf_dir, dtype):
         assert torch.allclose(plain / divisors, model.model.rotary_emb.inv_freq.double(), rtol=1e-5)
     assert not tensors, f"unexpected {list(tensors)}"
     if os.path.exists(os.path.join(hf_dir, "tokenizer.json")):
-        check_gguf_tokenizer(value, hf_dir, config.vocab_size)
+        check_gguf_tokenizer(value, hf_dir, config)
 
 
-def check_gguf_tokenizer(value, hf_dir, vocab):
-    """Tokens, kinds, merges and special ids against the exported tokenizer.json."""
+def check_gguf_tokenizer(value, hf_dir, config):
+    """Tokens, kinds, merges and special ids against the exported tokenizer.json and config.json."""
     tokenizer = AutoTokenizer.from_pretrained(hf_dir)
     with open(os.path.join(hf_dir, "tokenizer.json")) as f:
-        merges = json.load(f)["model"]["merges"]
+        stored = json.load(f)
+    special = {token["id"] for token in stored["added_tokens"] if token["special"]}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in stored["model"]["merges"]]
     tokens, types = value("tokenizer.ggml.tokens"), value("tokenizer.ggml.token_type")
-    assert len(tokens) == len(types) == vocab
+    assert len(tokens) == len(types) == config.vocab_size
     for text, i in tokenizer.get_vocab().items():
-        assert tokens[i] == text and (types[i] == 3) == (i in tokenizer.all_special_ids), (i, text)
+        assert tokens[i] == text and (types[i] == 3) == (i in special), (i, text)
     assert all(kind == 5 for i, kind in enumerate(types) if tokenizer.convert_ids_to_tokens(i) is None)
-    assert value("tokenizer.ggml.merges") == [m if isinstance(m, str) else " ".join(m) for m in merges]
-    assert value("tokenizer.ggml.bos_token_id") == tokenizer.bos_token_id
-    assert value("tokenizer.ggml.eos_token_id") == tokenizer.eos_token_id
+    assert value("tokenizer.ggml.merges") == merges
+    eos = config.eos_token_id
+    assert value("tokenizer.ggml.bos_token_id") == config.bos_token_id
+    assert value("tokenizer.ggml.eos_token_id") == (eos[0] if isinstance(eos, list) else eos)
 
 
 def verify(title, binary, run, scratch, tolerance):

@@ -288,6 +288,23 @@ def test_an_imported_model_trains_on():
     expect(" -> " not in result.stderr, "nothing was changed", result)
 
 
+def test_tokenizer_files_are_handed_on_or_written():
+    first, model, run, again = (TMP / name for name in ("untold", "untold_hf", "told", "told_hf"))
+    expect(train(config(), f"--run.dir={first}", "--train.steps=1").returncode == 0)
+    expect(train("export", first, model).returncode == 0)
+    written = json.loads((model / "tokenizer_config.json").read_text())
+    expect((written["bos_token"], written["eos_token"]) == ("<|begin_of_text|>", "<|end_of_text|>"), written)
+    (model / "tokenizer_config.json").unlink()
+    tokenizer = (model / "tokenizer.json").read_text().replace("\n", "\n ")      # the same, in other words
+    (model / "tokenizer.json").write_text(tokenizer)
+    result = train("import", model, run, "--train.seq_len=16")
+    expect(result.returncode == 0 and "not used here" not in result.stderr, result)
+    expect(train("export", run, again).returncode == 0)
+    expect((again / "tokenizer.json").read_text() == tokenizer)
+    told = json.loads((again / "tokenizer_config.json").read_text())
+    expect(told["bos_token"] == written["bos_token"] and told["eos_token"] == written["eos_token"], told)
+
+
 def test_overwriting_is_allowed_once():
     run = TMP / "once"
     expect(train(config(), f"--run.dir={run}", "--train.steps=1", "--run.overwrite=true").returncode == 0)
