@@ -112,6 +112,23 @@ static bool list_rows(Loader *loader, Errors *errors)
     return loader->rows > 0;
 }
 
+/* Whether any token of the set has a target: the next one of its document, or the id that begins another. */
+static bool has_target(const ShardSet *set, const LoaderOptions *options)
+{
+    bool exact = options->rows == LOADER_DOCUMENTS || options->document_mask;
+    for (int s = 0; s < set->count; s++) {
+        const Shard *shard = &set->shards[s];
+        if (!exact && shard->count > 1)
+            return true;
+        for (int64_t begin = 0, end; exact && begin < shard->count; begin = end) {
+            end = next_document(shard, options->boundary, begin, shard->count);
+            if (end - begin > 1 || (end < shard->count && shard_token(shard, end) == options->boundary))
+                return true;
+        }
+    }
+    return false;
+}
+
 static void set_epoch(Loader *loader, int64_t epoch)
 {
     uint64_t stream = loader->options.limit_rows ? 0 : (uint64_t)epoch;
@@ -131,6 +148,14 @@ Loader *loader_create(const ShardSet *set, const LoaderOptions *options, Errors 
     if (!loader || !loader->shards)
         errors_add(errors, "no memory for the data loader");
     if (!loader || !loader->shards || !list_rows(loader, errors)) {
+        loader_destroy(loader);
+        return NULL;
+    }
+    if (!has_target(set, options)) {
+        errors_add(errors,
+                   "%s: every document holds a single token, so there is nothing to predict; join documents "
+                   "when the files are made, or use rows stream without data.document_mask",
+                   set->shards[0].path);
         loader_destroy(loader);
         return NULL;
     }

@@ -65,9 +65,8 @@ ShardWriter *shard_writer_open(const char *path, ShardDtype dtype, const ShardIn
         return NULL;
     }
     writer->file = fopen(writer->unfinished, "wbe");
-    if (!writer->file)
-        errors_add(errors, "%s: cannot be written: %s", writer->unfinished, strerror(errno));
     if (!writer->file || setvbuf(writer->file, NULL, _IOFBF, BUFFER_BYTES) || !write_header(writer)) {
+        errors_add(errors, "%s: cannot be written: %s", writer->unfinished, strerror(errno));
         shard_writer_abandon(writer);
         return NULL;
     }

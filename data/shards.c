@@ -240,8 +240,11 @@ static void shard_free(Shard *shard)
 static bool find_files(const char *pattern, glob_t *found, Errors *errors)
 {
     int rc = glob(pattern, 0, NULL, found);
+    if (rc == GLOB_NOMATCH && !access(pattern, F_OK))
+        rc = glob(pattern, GLOB_NOCHECK, NULL, found);    /* a name that has brackets in it */
     if (rc)
-        errors_add(errors, "%s: %s", pattern,
+        errors_add(errors, "%s: %s; data.train and data.val name token files (./train tokenize makes them)",
+                   pattern,
                    rc != GLOB_NOMATCH        ? "cannot be listed"
                    : strpbrk(pattern, "*?[") ? "no file matches this pattern"
                                              : "no such file");
