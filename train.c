@@ -3,6 +3,7 @@
 #include "commands/choices.h"
 #include "commands/commands.h"
 #include "commands/dry_run.h"
+#include "commands/process.h"
 #include "commands/setup.h"
 #include "model/checkpoint.h"
 #include "model/files.h"
@@ -17,6 +18,7 @@
 #include "model/signals.h"
 #include <math.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,12 +39,14 @@ typedef struct Training {
     double          started;        /* seconds, monotonic */
     double          elapsed_before; /* seconds of training in earlier parts of the run */
     int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
+    int             claim;          /* descriptor that keeps the run directory from others, 0 = none */
     int64_t         memory_used;    /* bytes; asked for now and then, because a GPU's driver answers slowly */
 } Training;
 
 /* ---- validation and samples ------------------------------------------------------------------------- */
 
-static void validate(Training *t)
+/* False when a signal came in between: nothing is recorded then. */
+static bool validate(Training *t)
 {
     const Config *c = t->setup.config;
     Loader *val = t->setup.val;
@@ -52,10 +56,17 @@ static void validate(Training *t)
     loader_seek(val, (LoaderCursor){0, 0}, &none);
     errors_free(&none);
     for (int64_t n = 0; (c->val.batches == 0 || n < c->val.batches) && loader_next(val, batch); n++) {
+        if (signals_caught()) return false;
         llama_eval(t->model, batch, t->loss);
         for (int64_t i = 0; i < t->model->shape.rows; i++)
             if (batch->weights[i] > 0) nats += t->loss[i];
         tokens += (double)batch->valid, bytes += (double)batch->target_bytes;
+    }
+    if (tokens == 0) {
+        progress_line(&t->progress,
+                      "step %lld: not validated: no token of the first %lld micro-batches of data.val has a "
+                      "target", (long long)t->state.step, (long long)c->val.batches);
+        return true;
     }
     double loss = nats / tokens, bits = bytes > 0 ? nats / M_LN2 / bytes : NAN;
     char bits_text[64] = "";
@@ -65,6 +76,7 @@ static void validate(Training *t)
                   (long long)t->state.step, loss, exp(loss), bits_text);
     if (isnan(t->state.best_val_loss) || loss < t->state.best_val_loss)
         t->state.best_val_loss = loss, t->state.best_val_step = t->state.step;
+    return true;
 }
 
 /* A text that grows piece by piece. */
@@ -79,9 +91,16 @@ static void append_piece(const char *bytes, size_t length, void *user)
         if (!larger) return;
         text->bytes = larger, text->capacity = capacity;
     }
-    memcpy(text->bytes + text->length, bytes, length);
-    text->length += length;
+    for (size_t i = 0; i < length; i++)     /* 0xff is no UTF-8 either, but ends no string */
+        text->bytes[text->length++] = bytes[i] ? bytes[i] : '\xff';
     text->bytes[text->length] = 0;
+}
+
+/* A model may say what a terminal would obey. */
+static void hide_control_characters(char *text)
+{
+    for (; *text; text++)
+        if (((unsigned char)*text < 0x20 && !strchr("\t\n", *text)) || *text == 0x7f) *text = '?';
 }
 
 static void write_sample(Training *t)
@@ -97,6 +116,7 @@ static void write_sample(Training *t)
                        &errors);
     if (ok && text.bytes) {
         log_sample(t->log, t->state.step, c->sample.prompt, text.bytes);
+        hide_control_characters(text.bytes);
         progress_line(&t->progress, "sample: %s", text.bytes);
     }
     for (int i = 0; i < errors.count; i++) progress_line(&t->progress, "no sample: %s", errors.text[i]);
@@ -220,6 +240,7 @@ static int train_loop(Training *t)
 {
     const Config *c = t->setup.config;
     int skips = 0;
+    bool whole = true;      /* all that belongs to the steps taken was done */
     while (t->state.step < c->train.steps && !signals_caught()) {
         LogStep record;
         if (t->state.step == c->profile.start) backend_profiler(&t->setup.backend, true);
@@ -240,7 +261,7 @@ static int train_loop(Training *t)
             return EXIT_NONFINITE;
         }
         bool last = t->state.step == c->train.steps;
-        if (t->setup.val && c->val.every && (t->state.step % c->val.every == 0 || last)) validate(t);
+        if (t->setup.val && c->val.every && (t->state.step % c->val.every == 0 || last)) whole = validate(t);
         if (setup_sample_context(c) && (t->state.step % c->sample.every == 0 || last)) write_sample(t);
         bool due = c->checkpoint.every && t->state.step % c->checkpoint.every == 0;
         if (due && !last && !save(t)) return EXIT_RUNTIME;
@@ -248,7 +269,7 @@ static int train_loop(Training *t)
     }
     int caught = signals_caught();
     if (!save(t)) return EXIT_RUNTIME;
-    return caught && t->state.step < c->train.steps ? 128 + caught : EXIT_DONE;
+    return caught && (t->state.step < c->train.steps || !whole) ? 128 + caught : EXIT_DONE;
 }
 
 /* ---- beginning and end ------------------------------------------------------------------------------ */
@@ -282,7 +303,9 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     errors_print(&skipped, stderr);
     errors_free(&skipped);
     if (!dir) {
-        errors_add(errors, "--resume: %s holds no checkpoint that is whole", c->run.dir);
+        errors_add(errors,
+                   "--resume: %s holds no checkpoint that is whole; --run.overwrite=true without --resume begins "
+                   "the run anew", c->run.dir);
         return false;
     }
     int loaded = checkpoint_load(dir, t->model, &t->state, errors);
@@ -323,6 +346,7 @@ static void close_training(Training *t)
     checkpoint_state_free(&t->state);
     llama_destroy(t->model);
     setup_close(&t->setup);
+    if (t->claim) close(t->claim);
 }
 
 /* Prints the errors, releases everything and returns code. */
@@ -395,15 +419,21 @@ static const char *end_status(int code)
 static int train(Training *t, RunStart start, Errors *errors)
 {
     const Config *c = t->setup.config;
+    signal(SIGPIPE, SIG_IGN);   /* whoever read the progress lines may go away (`| head`); the run goes on */
     if (!setup_backend(&t->setup, false, errors)) return EXIT_USAGE;
     if (!make_model(t, errors)) return EXIT_RUNTIME;
+    t->claim = run_claim(c->run.dir, start, errors);
+    if (t->claim < 0) return t->claim = 0, EXIT_USAGE;
     if (!load_or_init(t, start == RUN_RESUME, errors)) return EXIT_USAGE;
+    signals_install();          /* from here on there is something to save */
     if (!open_run(t, start, errors)) return EXIT_RUNTIME;
 
-    signals_install();
     t->progress = progress_begin(stderr, c->train.steps, c->run.log_every,
                                  (int64_t)t->setup.backend.memory_total);
     t->started = machine_seconds();
+    if (t->state.step >= c->train.steps)
+        progress_line(&t->progress, "nothing to train: the run is at step %lld, train.steps is %lld",
+                      (long long)t->state.step, (long long)c->train.steps);
     int code = train_loop(t);
     progress_end(&t->progress);
 
@@ -436,8 +466,9 @@ static int train_command(int argc, char **argv)
                           {"--print-config", &print, NULL}, {"--gpu-mem", NULL, &gpu_memory}};
     const Syntax syntax = {.usage = usage, .most = 1, .overrides = true, .flags = flags, .flag_count = 4};
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
+    const char *config_path = args.positional ? args.positional[0] : NULL;
     if (code == ARGUMENTS_GO_ON)
-        setup_config(setup, args.positional[0], args.override_count, args.overrides, !dry && !print, &errors);
+        setup_config(setup, config_path, args.override_count, args.overrides, !dry && !print, &errors);
     arguments_free(&args);
     if (code != ARGUMENTS_GO_ON) return finish(&t, &errors, code);
     if (!setup->load || !config_is_readable(setup->load)) return finish(&t, &errors, EXIT_USAGE);
@@ -452,7 +483,7 @@ static int train_command(int argc, char **argv)
     RunStart start = resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW;
     if (errors.count) setup_find_data(setup, &errors);
     else setup_data(setup, &errors);
-    run_check(c->run.dir, start, &errors);
+    if (!resume || setup_check_place(setup, config_path, &errors)) run_check(c->run.dir, start, &errors);
     if (resume && !errors.count) check_resumed_config(c, &errors);
     return finish(&t, &errors, errors.count ? EXIT_USAGE : train(&t, start, &errors));
 }
@@ -488,23 +519,18 @@ static int print_help(void)
     return EXIT_DONE;
 }
 
-/* Threads that wait for each other must not burn the cores that others need: on a busy machine spinning makes
- * a step several times slower, on a quiet one sleeping costs a few percent. OpenMP reads its policy before
- * main. */
-static void let_threads_sleep(char **argv)
+static int run_command(int argc, char **argv)
 {
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv);      /* where this fails, training works all the same */
-}
-
-int main(int argc, char **argv)
-{
-    let_threads_sleep(argv);
     if (argc < 2) return print_usage(stderr), EXIT_USAGE;
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return print_help();
     if (!strcmp(argv[1], "--help-markdown")) return config_print_markdown(stdout), EXIT_DONE;
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
     return train_command(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    process_begin(argv);
+    return process_end(run_command(argc, argv));
 }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
     "usage: ./train import HF_DIR RUN_DIR [CONFIG] [--section.key=value ...]\n"
@@ -77,11 +78,16 @@ static bool begin_run(const Config *c, const Llama *model, const char *hf_dir, c
     CheckpointState state = {.seed = (uint64_t)c->run.seed, .best_val_loss = NAN};
     snprintf(state.backend, sizeof state.backend, "cpu");
     snprintf(state.precision, sizeof state.precision, "fp32");
-    char *json = config_to_json(c);
+    const RunStart start = c->run.overwrite ? RUN_OVERWRITE : RUN_NEW;
+    Config kept = *c;
+    kept.run.overwrite = false;     /* meant for this import alone */
+    char *json = config_to_json(&kept);
     if (!json) errors_add(errors, "%s: out of memory", c->run.dir);
-    bool ok = json && run_open(c->run.dir, c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, json, errors) &&
+    int claim = json ? run_claim(c->run.dir, start, errors) : -1;
+    bool ok = claim >= 0 && run_open(c->run.dir, start, json, errors) &&
               keep_originals(hf_dir, c->run.dir, config_text, errors) &&
               checkpoint_save(c->run.dir, model, &state, errors);
+    if (claim >= 0) close(claim);
     free(json);
     checkpoint_state_free(&state);
     return ok;

@@ -3,6 +3,7 @@
 #include "model/files.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
 {
@@ -106,6 +107,25 @@ void setup_find_data(const Setup *setup, Errors *errors)
 {
     if (*setup->config->data.train) shards_find(setup->config->data.train, errors);
     if (*setup->config->data.val) shards_find(setup->config->data.val, errors);
+}
+
+bool setup_check_place(const Setup *setup, const char *config_path, Errors *errors)
+{
+    const char *slash = config_path ? strrchr(config_path, '/') : NULL, *run = setup->config->run.dir;
+    if (!slash || strcmp(slash, "/config.json") ||
+        strcmp(config_where(setup->load, "run.dir"), "command line") == 0) return true;
+    char *dir = strndup(config_path, (size_t)(slash - config_path));
+    char *checkpoints = dir ? files_join(dir, "checkpoints") : NULL;
+    struct stat here, there;
+    bool elsewhere = checkpoints && files_is_dir(checkpoints) && stat(dir, &here) == 0 &&
+                     (stat(run, &there) != 0 || here.st_dev != there.st_dev || here.st_ino != there.st_ino);
+    if (elsewhere)
+        errors_add(errors,
+                   "%s: run.dir is %s, but this configuration lies in the run %s; choose with --run.dir=%s or "
+                   "--run.dir=%s", config_path, run, dir, dir, run);
+    free(checkpoints);
+    free(dir);
+    return !elsewhere;
 }
 
 bool setup_backend(Setup *setup, bool plan_only, Errors *errors)

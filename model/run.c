@@ -3,9 +3,13 @@
 #include "model/hf_export.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#define CONFIG_UNFINISHED "config.json.tmp"     /* as files_replace leaves it when it is killed */
 
 static bool has(const char *dir, const char *name)
 {
@@ -15,21 +19,31 @@ static bool has(const char *dir, const char *name)
     return found;
 }
 
+/* Nothing but files of these names: a, b (may be NULL). */
+static bool holds_only(const char *dir, const char *a, const char *b)
+{
+    DIR *d = opendir(dir);
+    if (!d) return false;
+    bool only = true;
+    for (struct dirent *entry; only && (entry = readdir(d)); ) {
+        const char *name = entry->d_name;
+        only = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, a) == 0 ||
+               (b && strcmp(name, b) == 0);
+    }
+    closedir(d);
+    return only;
+}
+
+/* A run that was ended as it began has only its configuration. */
 static bool is_run(const char *dir)
 {
-    return has(dir, "config.json") && (has(dir, "log.jsonl") || has(dir, "checkpoints"));
+    return has(dir, "config.json") && (has(dir, "log.jsonl") || has(dir, "checkpoints") ||
+                                       holds_only(dir, "config.json", CONFIG_UNFINISHED));
 }
 
 static bool is_empty(const char *dir)
 {
-    DIR *d = opendir(dir);
-    if (!d) return false;
-    bool empty = true;
-    for (struct dirent *entry; empty && (entry = readdir(d)); ) {
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-    }
-    closedir(d);
-    return empty;
+    return holds_only(dir, CONFIG_UNFINISHED, NULL);
 }
 
 /* The directory itself, or the nearest parent that exists, must be writable. */
@@ -100,6 +114,23 @@ static bool delete_run(const char *dir, Errors *errors)
     free(checkpoints);
     ok = ok && delete_one(dir, HF_KEPT_DIR, errors);
     return ok && delete_one(dir, "log.jsonl", errors) && delete_one(dir, "config.json", errors);
+}
+
+int run_claim(const char *dir, RunStart start, Errors *errors)
+{
+    int fd = files_make_dirs(dir, errors) ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        if (files_is_dir(dir)) errors_add(errors, "run directory %s: cannot open: %s", dir, strerror(errno));
+        return -1;
+    }
+    /* Some file systems have no locks; there two processes are the user's business. */
+    bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (!ok)
+        errors_add(errors, "run directory %s: another process is writing this run; end it first, or name "
+                   "another directory with --run.dir=...", dir);
+    ok = ok && run_check(dir, start, errors);
+    if (!ok) close(fd);
+    return ok ? fd : -1;
 }
 
 bool run_open(const char *dir, RunStart start, const char *config_json, Errors *errors)

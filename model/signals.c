@@ -17,10 +17,6 @@ void signals_install(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    /* A file-size limit then shows as a failed write with a message, like a full disk. */
-    signal(SIGXFSZ, SIG_IGN);
-    /* Whoever read the progress lines may go away (`| head`); the run goes on and saves. */
-    signal(SIGPIPE, SIG_IGN);
 }
 
 int signals_caught(void)

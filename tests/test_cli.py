@@ -404,24 +404,25 @@ def test_report_again():
     expect(train("report", TMP / "run").returncode == 0 and page.read_bytes() == before)
 
 
-def main():
+def run_tests(tests):
+    """Runs the functions test_* among the names of a module; prints a line for each. Returns the exit code."""
     shard(TMP / "train.bin", [97 + (i * i // 7) % 26 for i in range(3000)])
     shard(TMP / "val.bin", [97 + (i * i // 7) % 26 for i in range(5000, 5400)])
     failures = 0
-    for name, test in list(globals().items()):
-        if not name.startswith("test_"):
-            continue
-        try:
-            test()
-            print(f"ok - {name[5:]}", flush=True)
-        except Exception as problem:  # the next test still tells something
-            failures += 1
-            print(f"not ok - {name[5:]}\n{type(problem).__name__}: {problem}", flush=True)
+    try:
+        for name, test in list(tests.items()):
+            if not name.startswith("test_"):
+                continue
+            try:
+                test()
+                print(f"ok - {name[5:]}", flush=True)
+            except Exception as problem:  # the next test still tells something
+                failures += 1
+                print(f"not ok - {name[5:]}\n{type(problem).__name__}: {problem}", flush=True)
+    finally:
+        shutil.rmtree(TMP, ignore_errors=True)
     return failures > 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    finally:
-        shutil.rmtree(TMP, ignore_errors=True)
+    sys.exit(run_tests(globals()))

@@ -62,6 +62,8 @@ static void test_run_directory(void **state)
     char *text = read_config(dir);
     assert_string_equal(text, "{\"a\":1}");
     free(text);
+    expect_error(&errors, run_open(dir, RUN_NEW, "{}", &errors), "continue it with --resume");
+    free(make(dir, "notes.txt", "mine"));           /* then the configuration alone makes no run */
     expect_error(&errors, run_open(dir, RUN_NEW, "{}", &errors), "it holds other files and no run");
     free(make(dir, "log.jsonl", "{}\n"));
     expect_error(&errors, run_open(dir, RUN_NEW, "{}", &errors), "continue it with --resume");
@@ -69,6 +71,27 @@ static void test_run_directory(void **state)
     text = read_config(dir);
     assert_string_equal(text, "{\"a\":2}");
     free(text);
+    assert_int_equal(errors.count, 0);
+    free(dir);
+    temporary_remove(parent);
+}
+
+/* One process at a time writes a run. flock counts descriptors, so this process stands for two. */
+static void test_claim(void **state)
+{
+    (void)state;
+    char *parent = temporary_make(), *dir = files_join(parent, "runs/a");
+    Errors errors = {0};
+    int first = run_claim(dir, RUN_NEW, &errors);
+    assert_true(first >= 0);
+    expect_error(&errors, run_claim(dir, RUN_NEW, &errors) >= 0, "another process is writing this run");
+    assert_true(run_open(dir, RUN_NEW, "{}", &errors));
+    expect_error(&errors, run_claim(dir, RUN_OVERWRITE, &errors) >= 0, "another process is writing this run");
+    close(first);
+    expect_error(&errors, run_claim(dir, RUN_NEW, &errors) >= 0, "it holds a run already");
+    int second = run_claim(dir, RUN_RESUME, &errors);
+    assert_true(second >= 0);
+    close(second);
     assert_int_equal(errors.count, 0);
     free(dir);
     temporary_remove(parent);
@@ -467,7 +490,7 @@ static void test_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run_directory), cmocka_unit_test(test_overwrite),
+        cmocka_unit_test(test_run_directory), cmocka_unit_test(test_claim), cmocka_unit_test(test_overwrite),
         cmocka_unit_test(test_log_fields), cmocka_unit_test(test_progress_terminal),
         cmocka_unit_test(test_log_resume), cmocka_unit_test(test_log_full_disk),
         cmocka_unit_test(test_progress_format), cmocka_unit_test(test_progress_lines),

@@ -1,0 +1,39 @@
+#include "commands/process.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* The next file to be opened would get a closed stream's descriptor, and messages would be written into it.
+ * Opened for reading, so that writing to a closed standard output still fails. */
+static void open_standard_streams(void)
+{
+    int fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
+/* Threads that wait for each other must not burn the cores that others need: on a busy machine spinning makes
+ * a step several times slower, on a quiet one sleeping costs a few percent. OpenMP reads its policy before
+ * main. */
+static void let_threads_sleep(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv("/proc/self/exe", argv);      /* where this fails, training works all the same */
+}
+
+void process_begin(char **argv)
+{
+    open_standard_streams();
+    signal(SIGXFSZ, SIG_IGN);
+    let_threads_sleep(argv);
+}
+
+int process_end(int code)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fputs("error: standard output could not be written in full; is it closed, or its disk full?\n", stderr);
+    return code ? code : 1;
+}

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""What goes wrong around a run: closed streams, full disks, killed processes, two runs in one directory, odd
+values. Nothing may be lost, half written or silent. Runs ./train."""
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+from test_cli import ROOT, TMP, config, errors_of, expect, losses, newest, records, run_tests, shard, train
+
+QUICK = ["--val.every=0", "--checkpoint.every=0"]
+
+
+def start(*words, **options):
+    return subprocess.Popen([str(ROOT / "train"), *map(str, words)], cwd=ROOT, stdin=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True, errors="replace", **options)
+
+
+def wait_for(run, text):
+    """Until the run's log holds the text."""
+    for _ in range(600):
+        if (run / "log.jsonl").exists() and text in (run / "log.jsonl").read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{text} never came")
+
+
+def with_streams(redirections, *words):
+    """Runs ./train as `./train WORDS REDIRECTIONS` of a shell."""
+    command = ["sh", "-c", f'exec "$@" {redirections}', "sh", str(ROOT / "train"), *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+
+def refused(result, *said):
+    expect(result.returncode == 2 and len(errors_of(result)) == 1, result)
+    for words in said:
+        expect(words in result.stderr, f"expected: {words}", result)
+
+
+# ---- streams -----------------------------------------------------------------------------------------
+
+def test_messages_of_a_closed_stream_go_into_no_file():
+    whole = TMP / "streams"
+    expect(train(config(), f"--run.dir={whole}").returncode == 0)
+    for number, closed in enumerate(("2>&-", ">&-", "<&-", "<&- >&- 2>&-")):
+        run = TMP / f"closed{number}"
+        result = with_streams(closed, config(), f"--run.dir={run}")
+        expect(result.returncode == 0, closed, result)
+        expect(losses(run) == losses(whole), closed)
+        model = "checkpoints/step-00000006/model.safetensors"
+        expect((run / model).read_bytes() == (whole / model).read_bytes(), closed)
+
+
+def test_output_that_does_not_arrive_is_an_error():
+    for words in (["--help"], [config(), "--dry-run"], ["logits", TMP / "streams", "--ids=97"],
+                  ["sample", TMP / "streams", "--prompt=ab"]):
+        for redirection in (">/dev/full", ">&-"):
+            result = with_streams(redirection, *words)
+            expect(result.returncode == 1 and "standard output" in result.stderr, words, result)
+
+
+def test_a_run_goes_on_when_its_reader_goes_away():
+    run = TMP / "deaf"
+    process = start(config(), f"--run.dir={run}")
+    process.stderr.close()
+    expect(process.wait(timeout=60) == 0 and losses(run) == losses(TMP / "streams"))
+
+
+def test_samples_send_no_control_characters_to_a_terminal():
+    run = TMP / "control"
+    shard(TMP / "zeros.bin", [0] * 200)
+    result = train(config(), f"--run.dir={run}", f"--data.train={TMP / 'zeros.bin'}", "--train.lr=1e-2",
+                   "--train.steps=60", "--sample.every=4", "--sample.tokens=8", "--sample.prompt=ab", *QUICK)
+    expect(result.returncode == 0, result)
+    expect(not [c for c in result.stderr if c < " " and c not in "\t\n"], repr(result.stderr))
+    samples = [r["sample"] for r in records(run, "sample")]
+    expect(samples[-1] == "ab" + 8 * "\ufffd", repr(samples[-1]))     # NUL, 8 times
+
+
+# ---- disks -------------------------------------------------------------------------------------------
+
+def limited(size, *words):
+    return train(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+
+
+def test_a_full_disk_leaves_a_run_that_goes_on():
+    sizes = {path.stat().st_size for path in newest(TMP / "streams").iterdir()}
+    for size in sorted({0, 1000, 3000} | {s - 1 for s in sizes}):
+        run = TMP / f"full{size}"
+        result = limited(size, config(), f"--run.dir={run}")
+        expect(result.returncode == 1 and errors_of(result), size, result)
+        expect(not list(run.rglob("*.tmp")), size, list(run.rglob("*.tmp")))
+        if (run / "log.jsonl").exists():
+            records(run)                            # every line is whole
+        how = ["--resume"] if list(run.glob("checkpoints/step-*")) else ["--run.overwrite=true"]
+        result = train(config(), f"--run.dir={run}", *how)
+        expect(result.returncode == 0 and losses(run) == losses(TMP / "streams"), size, result)
+
+
+def test_other_commands_say_that_the_disk_is_full():
+    (TMP / "text.txt").write_text("a few words\n" * 2000)
+    for name, words in {"hf": ["export", TMP / "streams", TMP / "hf"],
+                        "x.gguf": ["export", TMP / "streams", f"--gguf={TMP / 'x.gguf'}"],
+                        "tokens": ["tokenize", TMP / "text.txt", f"--out={TMP / 'tokens'}"],
+                        "stories": ["story", "generate", "--bytes=30000",
+                                    f"--out={TMP / 'stories'}"]}.items():
+        result = limited(2000, *words)
+        expect(result.returncode == 1 and errors_of(result), words, result)
+        expect(not (TMP / name).is_file(), f"half of {name} was left")
+        expect(train(*words).returncode == 0, f"{name} cannot be made afterwards", train(*words))
+
+
+# ---- processes ---------------------------------------------------------------------------------------
+
+def test_a_run_that_was_ended_as_it_began_can_be_begun_anew():
+    run = TMP / "young"
+    run.mkdir()
+    (run / "config.json.tmp").write_text("{")
+    expect(train(config(), f"--run.dir={run}", "--train.steps=1").returncode == 0)
+    text = (run / "config.json").read_text()
+    for rest in run.iterdir():
+        if rest.name != "config.json":
+            shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+    refused(train(config(), f"--run.dir={run}"), "--run.overwrite=true")
+    refused(train(run / "config.json", "--resume"), "no checkpoint", "--run.overwrite=true")
+    expect((run / "config.json").read_text() == text, "a refused start has changed the configuration")
+    expect(train(config(), f"--run.dir={run}", "--run.overwrite=true").returncode == 0)
+
+
+def test_two_processes_do_not_write_one_run():
+    run = TMP / "shared"
+    with start(config(), f"--run.dir={run}", "--train.steps=1000000", *QUICK) as first:
+        wait_for(run, '"loss"')
+        for how in "--resume", "--run.overwrite=true":
+            result = train(config(), f"--run.dir={run}", "--train.steps=1000000", *QUICK, how)
+            refused(result, "another process", str(run))
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
+    expect(first.returncode == 143 and newest(run).name == f"step-{max(losses(run)):08d}", first.returncode)
+    records(run)
+
+
+def test_killed_at_any_moment_a_run_continues_bitwise():
+    whole, run = TMP / "unkilled", TMP / "killed"
+    words = [config(), "--train.steps=80", "--checkpoint.every=1", "--checkpoint.keep_last=2",
+             "--val.every=9"]
+    begin = time.time()
+    expect(train(*words, f"--run.dir={whole}").returncode == 0)
+    duration = time.time() - begin
+    draw = random.Random(4)
+    for _ in range(12):
+        how = ["--resume"] if list(run.glob("checkpoints/step-*[0-9]")) else ["--run.overwrite=true"]
+        process = start(*words, f"--run.dir={run}", *how)
+        time.sleep(draw.random() * duration / 3)
+        process.kill()
+        process.communicate(timeout=60)
+    result = train(*words, f"--run.dir={run}", "--resume")
+    expect(result.returncode == 0 and losses(run) == losses(whole), result)
+    expect(records(run, "val_loss") == records(whole, "val_loss"), "validation differs")
+    for name in "model.safetensors", "optimizer.safetensors":
+        expect((newest(run) / name).read_bytes() == (newest(whole) / name).read_bytes(), f"{name} differs")
+    left = sorted(path.name for path in (run / "checkpoints").iterdir())
+    expect(left == ["latest", "step-00000079", "step-00000080"], left)
+
+
+def test_a_signal_ends_a_long_validation():
+    run = TMP / "validating"
+    shard(TMP / "much.bin", [97 + i % 26 for i in range(3000000)])
+    words = [config(), f"--run.dir={run}", f"--data.val={TMP / 'much.bin'}", "--val.batches=0",
+             "--train.steps=3", "--checkpoint.every=0"]
+    with start(*words) as process:
+        wait_for(run, '"step":3')
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=30)[1]
+    expect(process.returncode == 130 and not records(run, "val_loss"), process.returncode, said)
+    expect(newest(run).name == "step-00000003", newest(run))
+    result = train(*words, "--resume", "--data.val=")
+    expect(result.returncode == 0 and "nothing to train" in result.stderr, result)
+
+
+def test_a_copied_run_does_not_continue_the_original():
+    first, copy = TMP / "first", TMP / "copy"
+    expect(train(config(), f"--run.dir={first}", "--train.steps=2").returncode == 0)
+    shutil.copytree(first, copy)
+    refused(train(copy / "config.json", "--resume", "--train.steps=3"), f"--run.dir={copy}")
+    expect(train(copy / "config.json", "--resume", "--train.steps=3", f"--run.dir={copy}").returncode == 0)
+    expect(max(losses(first)) == 2 and max(losses(copy)) == 3)
+    shutil.rmtree(first)
+    shutil.copytree(copy, TMP / "copy2")
+    # The copy's configuration names its own place by now.
+    expect(train(copy / "config.json", "--resume", "--train.steps=4").returncode == 0)
+    refused(train(TMP / "copy2" / "config.json", "--resume"), f"--run.dir={TMP / 'copy2'}")
+
+
+# ---- values ------------------------------------------------------------------------------------------
+
+def test_numbers_that_are_none():
+    tiny = config()
+    for words, said in (([tiny, "--dry-run", "--gpu-mem=nan"], "--gpu-mem=nan"),
+                        ([tiny, "--dry-run", "--gpu-mem=infGiB"], "--gpu-mem=inf"),
+                        ([tiny, "--fusion"], '--fusion needs "="'),
+                        ([tiny, "--train.eps=1e-50"], "train.eps"),             # 0 in the update's float
+                        ([tiny, "--model.norm_eps=1e-50"], "model.norm_eps"),
+                        (["bench", tiny, "--steps=2x"], "--steps=2x"),
+                        (["bench", tiny, "--warmup=-1"], "--warmup=-1"),
+                        (["sample", TMP / "streams", "--count=0"], "--count=0"),
+                        (["sample", TMP / "streams", "--count=99999999999999999999"], "--count=9999")):
+        refused(train(*words), said)
+
+
+def test_a_bad_call_of_logits_leaves_its_file_alone():
+    (TMP / "mine").write_text("mine")
+    refused(train("logits", TMP / "streams", "--ids=999", f"--out={TMP / 'mine'}"), "999")
+    expect((TMP / "mine").read_text() == "mine")
+
+
+def test_a_shard_with_brackets_in_its_name():
+    folder = TMP / "data [v2]"
+    folder.mkdir()
+    shutil.copy(TMP / "train.bin", folder)
+    expect(train(config(), f"--run.dir={TMP / 'brackets'}", f"--data.train={folder / 'train.bin'}",
+                 "--train.steps=1").returncode == 0)
+
+
+def single_tokens(path, singles, more):
+    """Megatron's form: documents of one token each, then one of `more` tokens."""
+    lengths = [1] * singles + [more] * (more > 0)
+    offsets = [2 * i for i in range(len(lengths))]
+    path.with_suffix(".bin").write_bytes(struct.pack(f"<{singles + more}H", *[97] * (singles + more)))
+    count = len(lengths)
+    path.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, count, count + 1) + struct.pack(f"<{count}i", *lengths) +
+        struct.pack(f"<{count}q", *offsets) + struct.pack(f"<{count + 1}q", *range(count + 1)))
+
+
+def test_data_without_a_target_is_refused():
+    single_tokens(TMP / "singles", 400, 0)
+    path = TMP / "singles.bin"
+    refused(train(config(), f"--run.dir={TMP / 'none'}", f"--data.train={path}", "--data.rows=documents"),
+            "singles.bin", "single token")
+    refused(train(config(), f"--run.dir={TMP / 'none'}", f"--data.val={path}", "--val.rows=documents"),
+            "singles.bin", "single token")
+    single_tokens(TMP / "late", 400, 100)
+    result = train(config(), f"--run.dir={TMP / 'late'}", f"--data.val={TMP / 'late.bin'}",
+                   "--val.rows=documents", "--val.batches=1")
+    expect(result.returncode == 0 and "not validated" in result.stderr and "nan" not in result.stderr, result)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(globals()))
