@@ -29,19 +29,24 @@ static void refuse_model_overrides(const Arguments *args, Errors *errors)
 static void adopt_tokenizer(Config *c, const char *hf_dir, const char *run_dir)
 {
     char *from = files_join(hf_dir, "tokenizer.json");
-    if (from && !*c->data.tokenizer && files_exists(from)) {
-        Errors refused = {0};
-        Tokenizer *tokenizer = tokenizer_load(from, &refused);
-        if (tokenizer && tokenizer_vocab(tokenizer) > c->model.vocab)
-            errors_add(&refused, "it has %lld ids, the model %lld", (long long)tokenizer_vocab(tokenizer),
-                       (long long)c->model.vocab);
-        if (tokenizer && !refused.count)
-            snprintf(c->data.tokenizer, CONFIG_STRING, "%s/" HF_KEPT_DIR "/tokenizer.json", run_dir);
-        for (int i = 0; i < refused.count; i++)
-            fprintf(stderr, "note: %s is kept for the export but not used here: %s\n", from, refused.text[i]);
-        tokenizer_free(tokenizer);
-        errors_free(&refused);
-    }
+    const bool named = *c->data.tokenizer;
+    Errors refused = {0}, unread = {0};
+    Tokenizer *theirs = from && files_exists(from) ? tokenizer_load(from, &refused) : NULL;
+    Tokenizer *ours = named && theirs ? tokenizer_load(c->data.tokenizer, &unread) : NULL;
+    if (theirs && tokenizer_vocab(theirs) > c->model.vocab)
+        errors_add(&refused, "it has %lld ids, the model %lld", (long long)tokenizer_vocab(theirs),
+                   (long long)c->model.vocab);
+    if (!named && theirs && !refused.count)
+        snprintf(c->data.tokenizer, CONFIG_STRING, "%s/" HF_KEPT_DIR "/tokenizer.json", run_dir);
+    for (int i = 0; !named && i < refused.count; i++)
+        fprintf(stderr, "note: %s is kept for the export but not used here: %s\n", from, refused.text[i]);
+    if (ours && tokenizer_fingerprint(ours) != tokenizer_fingerprint(theirs))
+        fprintf(stderr, "note: data.tokenizer (%s) has other tokens than %s, which exports hand on\n",
+                c->data.tokenizer, from);
+    tokenizer_free(theirs);
+    tokenizer_free(ours);
+    errors_free(&refused);
+    errors_free(&unread);
     free(from);
 }
 

@@ -303,6 +303,9 @@ def test_tokenizer_files_are_handed_on_or_written():
     expect((again / "tokenizer.json").read_text() == tokenizer)
     told = json.loads((again / "tokenizer_config.json").read_text())
     expect(told["bos_token"] == written["bos_token"] and told["eos_token"] == written["eos_token"], told)
+    for name, other in (("bytes", False), (ROOT / "tests/fixtures/tokenizer/ranks.tiktoken", True)):
+        result = train("import", model, run, "--train.seq_len=16", f"--data.tokenizer={name}", "--run.overwrite=true")
+        expect(("has other tokens than" in result.stderr) == other and result.returncode == 0, result)
 
 
 def test_overwriting_is_allowed_once():
