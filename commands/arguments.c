@@ -11,7 +11,7 @@ static bool is_override(const char *word)
 }
 
 /* Takes the flag at argv[*i], and its value from the next word where it has no '='. */
-static bool take_flag(const Flag *flag, int argc, char **argv, int *i, Errors *errors)
+static bool take_flag(const Flag *flag, const Syntax *syntax, int argc, char **argv, int *i, Errors *errors)
 {
     size_t length = strlen(flag->name);
     const char *rest = argv[*i] + length;
@@ -19,10 +19,12 @@ static bool take_flag(const Flag *flag, int argc, char **argv, int *i, Errors *e
     if (flag->set) {
         if (*rest) errors_add(errors, "%s: %s takes no value", argv[0], flag->name);
         *flag->set = true;
-    } else if (*rest) {
-        *flag->value = rest + 1;
-    } else if (!*rest && *i + 1 < argc && strncmp(argv[*i + 1], "--", 2)) {
-        *flag->value = argv[++*i];
+        return true;
+    }
+    const char *next = *i + 1 < argc ? argv[*i + 1] : NULL, *value = *rest ? rest + 1 : NULL;
+    if (!*rest && next && strncmp(next, "--", 2)) value = argv[++*i];
+    if (value && (*value || syntax->empty_values)) {
+        *flag->value = value;
     } else {
         errors_add(errors, "%s: %s needs a value: %s=VALUE", argv[0], flag->name, flag->name);
     }
@@ -55,11 +57,11 @@ int arguments_parse(Arguments *a, int argc, char **argv, const Syntax *syntax, E
             return 0;
         }
         int f = 0;
-        while (f < syntax->flag_count && !take_flag(&syntax->flags[f], argc, argv, &i, errors)) f++;
+        while (f < syntax->flag_count && !take_flag(&syntax->flags[f], syntax, argc, argv, &i, errors)) f++;
         if (f < syntax->flag_count) continue;
         bool dashes = !strncmp(argv[i], "--", 2);
         if (dashes && syntax->overrides && is_override(argv[i])) a->overrides[a->override_count++] = argv[i];
-        else if ((argv[i][0] != '-' || !argv[i][1]) && a->positional_count < syntax->most)
+        else if (argv[i][0] && (argv[i][0] != '-' || !argv[i][1]) && a->positional_count < syntax->most)
             a->positional[a->positional_count++] = argv[i];
         else unknown_word(argv[0], argv[i], syntax, errors);
     }

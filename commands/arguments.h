@@ -17,6 +17,7 @@ typedef struct Syntax {
     bool        overrides;      /* --section.key=value and --fusion=... are taken */
     const Flag *flags;
     int         flag_count;
+    bool        empty_values;   /* a flag's value may be an empty text */
 } Syntax;
 
 typedef struct Arguments {

@@ -57,6 +57,8 @@ static int export(const Wish *wish, const Config *c, Errors *errors)
     char *checkpoint = checkpoint_find(wish->run, &skipped);
     errors_print(&skipped, stderr);
     errors_free(&skipped);
+    if (wish->gguf && files_exists(wish->gguf))
+        errors_add(errors, "%s exists already; name a new file", wish->gguf);
     if (!checkpoint) errors_add(errors, "%s holds no checkpoint that is whole", wish->run);
     Tokenizer *tokenizer = load_tokenizer(c, errors);
     e.checkpoint = checkpoint, e.tokenizer = tokenizer;

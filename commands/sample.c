@@ -42,7 +42,8 @@ int sample_command(int argc, char **argv)
     const Flag flags[] = {{"--prompt", NULL, &prompt}, {"--count", NULL, &count_text},
                           {"--separator", NULL, &separator}};
     const Syntax syntax = {
-        .usage = usage, .least = 1, .most = 1, .overrides = true, .flags = flags, .flag_count = 3};
+        .usage = usage, .least = 1, .most = 1, .overrides = true, .flags = flags, .flag_count = 3,
+        .empty_values = true};
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
     int64_t count = arguments_integer("--count=", count_text, 1, &errors);
     Llama *model = NULL;

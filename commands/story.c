@@ -6,12 +6,12 @@
 #include "data/story_check.h"
 #include "data/story_file.h"
 #include "data/story_parse.h"
+#include "model/files.h"
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 static const char usage[] =
     "usage: ./train story generate --bytes=N --out=DIR [--seed=1] [--held-out=0.05]\n"
@@ -46,11 +46,11 @@ typedef struct Split {
 
 static void write_split(const StoryGrammar *g, const char *dir, Split split, uint64_t seed, Errors *errors)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", dir, split.name);
-    FILE *f = fopen(path, "wb");
+    char *path = files_join(dir, split.name);
+    FILE *f = path ? fopen(path, "wb") : NULL;
     if (!f) {
-        errors_add(errors, "%s: cannot be written (%s)", path, strerror(errno));
+        errors_add(errors, "%s/%s: cannot be written: %s", dir, split.name, strerror(errno));
+        free(path);
         return;
     }
     double bits = 0;
@@ -67,11 +67,12 @@ static void write_split(const StoryGrammar *g, const char *dir, Split split, uin
     const int failed = ferror(f);
     if (fclose(f) != 0 || failed) {
         errors_add(errors, "%s: writing %lld bytes failed (disk full?)", path, (long long)written);
-        return;
-    }
-    if (count > 0)
+        unlink(path);
+    } else if (count > 0) {
         printf("%s: %lld stories, %lld bytes, %.1f bits a story, entropy %.4f bits/byte\n", path,
                (long long)count, (long long)written, bits / (double)count, bits / (double)text_bytes);
+    }
+    free(path);
 }
 
 static int generate(int argc, char **argv)
@@ -91,17 +92,14 @@ static int generate(int argc, char **argv)
     if (seed != floor(seed)) errors_add(&errors, "--seed: expected an integer");
     if (!bytes_text) errors_add(&errors, "--bytes=N is missing");
     if (!dir) errors_add(&errors, "--out=DIR is missing");
-    if (errors.count) return fail(&errors, 2);
+    if (errors.count || !files_make_dirs(dir, &errors)) return fail(&errors, 2);
 
     StoryGrammar *g = story_grammar_create();
     const Split splits[] = {
         {"train.txt", STORY_STREAM_TRAIN, bytes * (1 - held_out)},
         {"held_out.txt", STORY_STREAM_HELD_OUT, bytes * held_out},
     };
-    if (!g)
-        errors_add(&errors, "no memory for the story grammar");
-    else if (mkdir(dir, 0777) != 0 && errno != EEXIST)
-        errors_add(&errors, "%s: %s", dir, strerror(errno));
+    if (!g) errors_add(&errors, "no memory for the story grammar");
     for (int i = 0; i < 2 && errors.count == 0; i++) write_split(g, dir, splits[i], (uint64_t)seed, &errors);
     story_grammar_free(g);
     return errors.count ? fail(&errors, 1) : 0;

@@ -4,8 +4,9 @@
 #include "data/jsonl.h"
 #include "data/tokenize_shards.h"
 #include "model/files.h"
+#include <dirent.h>
 #include <errno.h>
-#include <glob.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,28 +106,33 @@ static Job read_job(const Options *options, Errors *errors)
 static const char *const outputs[] = { "train.bin", "val.bin", "train_[0-9]*.bin", "val_[0-9]*.bin",
                                        "tokenizer.json" };
 
+static bool is_output(const char *name)
+{
+    bool found = false;
+    for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++)
+        found = found || !fnmatch(outputs[o], name, 0);
+    return found;
+}
+
 /* Calls for each output in dir: counts them (then NULL), moves them to `to`, or removes them (to ""). */
 static int each_output(const char *dir, const char *to, Errors *errors)
 {
-    int found = 0;
-    for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {
-        glob_t list;
-        char  *pattern = files_join(dir, outputs[o]);
-        if (!pattern || glob(pattern, 0, NULL, &list)) {
-            free(pattern);
-            continue;
-        }
-        for (size_t f = 0; f < list.gl_pathc; f++, found++) {
-            const char *path   = list.gl_pathv[f];
-            char       *target = to && *to ? files_join(to, strrchr(path, '/') + 1) : NULL;
-            if (to && (target ? rename(path, target) : unlink(path)))
-                errors_add(errors, "%s: cannot be %s: %s", path, target ? "renamed" : "removed",
-                           strerror(errno));
-            free(target);
-        }
-        globfree(&list);
-        free(pattern);
+    struct dirent **entries;
+    int count = scandir(dir, &entries, NULL, alphasort), found = 0;
+    for (int e = 0; e < count; e++) {
+        const char *name   = entries[e]->d_name;
+        bool        output = is_output(name);
+        char       *path   = output && to ? files_join(dir, name) : NULL;
+        char       *target = path && *to ? files_join(to, name) : NULL;
+        if (path && (target ? rename(path, target) : unlink(path)))
+            errors_add(errors, "%s: cannot be %s: %s", path, target ? "renamed" : "removed", strerror(errno));
+        found += output;
+        free(target);
+        free(path);
+        free(entries[e]);
     }
+    if (count >= 0)
+        free(entries);
     return found;
 }
 
@@ -296,11 +302,19 @@ static int tokenize_into(const char *staging, const Options *options, const Job 
         errors_add(errors, "tokenize: --dtype=u16 holds ids below 65536, the tokenizer has %lld; use u32",
                    (long long)tokenizer_vocab(tokenizer));
     int code = errors->count ? 2 : 1;
-    if (tokenizer && errors->count == 0 &&
-        shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals,
-                     errors) &&
-        (!options->val_file ||
-         shards_write(staging, "val", tokenizer, &val, &job->rules, NULL, &job->shards, &val_totals, errors)))
+    fine = tokenizer && errors->count == 0 &&
+           shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals, errors);
+    if (fine && chosen && totals.held_out.documents == 0) {
+        errors_add(errors,
+                   "%s: a single document without a line break behind its first %.4g%%, so no part can be held "
+                   "out; give --val-file or --val-fraction=0",
+                   inputs.files[0].path, 100 * (1 - split.tail));
+        fine = false;
+        code = 2;
+    }
+    fine = fine && (!options->val_file || shards_write(staging, "val", tokenizer, &val, &job->rules, NULL,
+                                                       &job->shards, &val_totals, errors));
+    if (fine)
         save_tokenizer(tokenizer, options->tokenizer, staging, errors);
     if (options->val_file)
         totals.held_out = val_totals.train;

@@ -284,13 +284,6 @@ bool shards_write(const char *dir, const char *name, const Tokenizer *tokenizer,
         else
             shard_writer_abandon(sides[s].writer);
     }
-    if (fine && split && sides[1].totals.documents == 0) {
-        errors_add(errors,
-                   "%s: a single document without a line break behind its first %.0f%%, so no part can be "
-                   "held out; give --val-file or --val-fraction=0",
-                   inputs->files[0].path, 100 * (1 - split->tail));
-        fine = false;
-    }
     for (int t = 0; encoders && t < threads; t++)
         encoder_free(encoders[t]);
     for (int p = 0; pieces && p < BATCH_PIECES; p++)

@@ -258,12 +258,13 @@ void config_diff(const Config *saved, const Config *now, Errors *refused, FILE *
         config_value_text(now, key, after);
         if (!strcmp(before, after)) continue;
         const char *path = config_keys[key].path;
-        if (config_keys[key].resume == RESUME_FIXED)
+        bool filled_in = config_keys[key].kind == KEY_TEXT && !*before;    /* as in a run that was imported */
+        if (config_keys[key].resume == RESUME_FIXED && !filled_in)
             errors_add(refused,
                        "%s cannot change on resume: the run has \"%s\", now \"%s\"; keep the run's value, "
                        "or start a new run",
                        path, before, after);
         else if (changes)
-            fprintf(changes, "%s: %s -> %s\n", path, before, after);
+            fprintf(changes, "%s: %s -> %s\n", path, *before ? before : "\"\"", *after ? after : "\"\"");
     }
 }

@@ -266,6 +266,16 @@ static void resume_refuses_other_models_and_data(void **state)
     config_diff(config_values(saved), config_values(saved), &refused, NULL);
     assert_int_equal(refused.count, 0);
     free(changes);
+
+    /* what an import left open may be filled in */
+    config_values(saved)->data.train[0] = 0;
+    out = open_memstream(&changes, &length);
+    config_diff(config_values(saved), config_values(now), &refused, out);
+    fclose(out);
+    assert_int_equal(refused.count, 1);
+    assert_non_null(strstr(changes, "data.train: \"\" -> u.bin\n"));
+    errors_free(&refused);
+    free(changes);
     config_free(saved);
     config_free(now);
 }
