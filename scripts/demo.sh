@@ -33,7 +33,7 @@ step "3/5 training"
 
 step "4/5 200 stories from the model"
 ./train sample $run --count=200 --run.seed=1 --sample.temperature=0.8 >$work/samples.txt
-head -c 1500 $work/samples.txt
+head -n 5 $work/samples.txt    # three of them
 
 step "5/5 do they hold together?"
 ./train story check $work/held_out.txt
