@@ -14,9 +14,9 @@ static void open_standard_streams(void)
     if (fd > STDERR_FILENO) close(fd);
 }
 
-/* Threads that wait for each other spin for some 50 microseconds, then sleep. OpenMP's own choice is fifteen times longer:
- * on a busy machine, where the awaited thread may not be running at all, it makes a step three times slower; sleeping at
- * once makes one on a quiet machine a quarter slower. OpenMP reads the setting before main. */
+/* Threads that wait for each other spin for 20,000 turns, then sleep. OpenMP's own 300,000 make a step three
+ * times slower on a busy machine, where the awaited thread may not be running at all; sleeping at once makes
+ * one a quarter slower on a quiet machine. OpenMP reads the setting before main. */
 static void limit_spinning(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
