@@ -14,25 +14,24 @@ static uint64_t name_key(const char *name, int64_t seed)
     return key;
 }
 
-/* out[i] = std * normal(key, first + i), by Box and Muller's transform. */
-static void fill_normal(float *out, int64_t first, int64_t n, uint64_t key, double std)
+/* out[i] = mean + std * normal(key, first + i), by Box and Muller's transform. */
+static void fill_normal(float *out, int64_t first, int64_t n, uint64_t key, double mean, double std)
 {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
         uint64_t counter = (uint64_t)(first + i) * 2;
         double radius = sqrt(-2.0 * log(random_uniform(key, counter)));
-        out[i] = (float)(std * radius * cos(2.0 * M_PI * random_uniform(key, counter + 1)));
+        out[i] = (float)(mean + std * radius * cos(2.0 * M_PI * random_uniform(key, counter + 1)));
     }
 }
 
-static void init_weight(Llama *model, Weight *w, float *staging, double std, double mean, int64_t seed)
+static void init_weight(Llama *model, Weight *w, float *staging, double mean, double std, int64_t seed)
 {
     int64_t n = w->master.rows * w->master.cols;
     uint64_t key = name_key(w->name, seed);
     for (int64_t first = 0; first < n; first += CHUNK_ELEMENTS) {
         int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
-        if (std > 0) fill_normal(staging, first, count, key, std);
-        else for (int64_t i = 0; i < count; i++) staging[i] = (float)mean;
+        fill_normal(staging, first, count, key, mean, std);
         model->device->upload(model->ctx.stream, (float *)w->master.data + first, staging,
                               (size_t)count * sizeof(float));
         model->device->wait(model->ctx.stream);
@@ -54,7 +53,7 @@ bool llama_init(Llama *model, const Config *config)
         const char *part = strrchr(w->name, '.');
         bool norm = !w->working.data, output = part && (!strcmp(part, ".wo") || !strcmp(part, ".w2"));
         double tensor_std = i == model->embed ? config->model.embedding_init_std : output ? output_std : std;
-        init_weight(model, w, staging, norm ? 0.0 : tensor_std, 1.0, config->run.seed);
+        init_weight(model, w, staging, norm ? 1.0 : 0.0, norm ? 0.0 : tensor_std, config->run.seed);
     }
     free(staging);
     llama_fold(model);
