@@ -304,8 +304,8 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     errors_free(&skipped);
     if (!dir) {
         errors_add(errors,
-                   "--resume: %s holds no checkpoint that is whole; --run.overwrite=true without --resume begins "
-                   "the run anew", c->run.dir);
+                   "--resume: %s holds no checkpoint that is whole; --run.overwrite=true without --resume "
+                   "begins the run anew", c->run.dir);
         return false;
     }
     int loaded = checkpoint_load(dir, t->model, &t->state, errors);
@@ -424,6 +424,7 @@ static int train(Training *t, RunStart start, Errors *errors)
     if (!make_model(t, errors)) return EXIT_RUNTIME;
     t->claim = run_claim(c->run.dir, start, errors);
     if (t->claim < 0) return t->claim = 0, EXIT_USAGE;
+    if (!checkpoint_has_room(c->run.dir, t->model, errors)) return EXIT_RUNTIME;
     if (!load_or_init(t, start == RUN_RESUME, errors)) return EXIT_USAGE;
     signals_install();          /* from here on there is something to save */
     if (!open_run(t, start, errors)) return EXIT_RUNTIME;

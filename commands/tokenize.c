@@ -303,11 +303,12 @@ static int tokenize_into(const char *staging, const Options *options, const Job 
                    (long long)tokenizer_vocab(tokenizer));
     int code = errors->count ? 2 : 1;
     fine = tokenizer && errors->count == 0 &&
-           shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals, errors);
+           shards_write(staging, "train", tokenizer, &inputs, &job->rules, chosen, &job->shards, &totals,
+                        errors);
     if (fine && chosen && totals.held_out.documents == 0) {
         errors_add(errors,
-                   "%s: a single document without a line break behind its first %.4g%%, so no part can be held "
-                   "out; give --val-file or --val-fraction=0",
+                   "%s: a single document without a line break behind its first %.4g%%, so no part can be "
+                   "held out; give --val-file or --val-fraction=0",
                    inputs.files[0].path, 100 * (1 - split.tail));
         fine = false;
         code = 2;

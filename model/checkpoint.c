@@ -87,8 +87,7 @@ static bool has_moments(const Llama *model)
     return model->mode == LLAMA_TRAIN;
 }
 
-/* A full disk is better noticed before minutes of writing. */
-static bool check_space(const char *dir, const Llama *model, Errors *errors)
+bool checkpoint_has_room(const char *dir, const Llama *model, Errors *errors)
 {
     struct statvfs s;
     if (statvfs(dir, &s) != 0) return true;     /* then writing itself will tell */
@@ -96,8 +95,10 @@ static bool check_space(const char *dir, const Llama *model, Errors *errors)
     if (has_moments(model)) bytes += 2 * parameters * (double)dtype_bytes(model->weights[0].m.dtype);
     double free_bytes = (double)s.f_bavail * (double)s.f_frsize;
     if (bytes <= free_bytes) return true;
-    errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f GiB, %.2f GiB are free; free "
-               "some, or lower checkpoint.keep_last", dir, bytes / (1 << 30), free_bytes / (1 << 30));
+    bool large = bytes >= 1e9;
+    double unit = large ? 1e9 : 1e6;
+    errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f %s, %.2f are free; free some, "
+               "or lower checkpoint.keep_last", dir, bytes / unit, large ? "GB" : "MB", free_bytes / unit);
     return false;
 }
 
@@ -143,7 +144,7 @@ bool checkpoint_save(const char *run_dir, const Llama *model, const CheckpointSt
     bool ok = latest && place && written && aside;
     if (!ok) errors_add(errors, "%s: not enough memory to save a checkpoint", run_dir);
     ok = ok && files_make_dirs(dir, errors) && files_remove_tree(written, errors) &&
-         check_space(dir, model, errors) && files_make_dirs(written, errors);
+         checkpoint_has_room(dir, model, errors) && files_make_dirs(written, errors);
     if (ok) {
         ok = write_files(written, model, state, errors) && put_in_place(written, place, aside, errors);
         Errors ignored = {0};

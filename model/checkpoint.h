@@ -32,6 +32,10 @@ void checkpoint_state_free(CheckpointState *state);
 /* Copies `text` into state->choices. */
 void checkpoint_add_choice(CheckpointState *state, const char *text);
 
+/* Whether the file system of an existing directory has room for one more checkpoint: a full disk is better
+ * noticed before hours of training than after. False with an error added. */
+bool checkpoint_has_room(const char *dir, const Llama *model, Errors *errors);
+
 /* Saves the model (without optimizer.safetensors where it has no moments). On failure an error with path and
  * cause is added, nothing new is left behind, and earlier checkpoints are as they were. */
 bool checkpoint_save(const char *run_dir, const Llama *model, const CheckpointState *state, Errors *errors);

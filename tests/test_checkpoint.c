@@ -396,6 +396,27 @@ static void test_full_disk(void **state)
     temporary_remove(run);
 }
 
+/* Larger than any disk. */
+static void test_room(void **state)
+{
+    (void)state;
+    char *run = temporary_make();
+    Llama *model = small_model(true, 1, LLAMA_TRAIN, DTYPE_F32);
+    const int64_t vocab = model->shape.vocab;
+    Errors errors = {0};
+    assert_true(checkpoint_has_room(run, model, &errors));
+    model->shape.vocab = (int64_t)1 << 50;
+    assert_false(checkpoint_has_room(run, model, &errors));
+    assert_false(save(run, model, 1, &errors));
+    assert_int_equal(errors.count, 2);
+    assert_non_null(strstr(errors.text[0], "not enough space for a checkpoint: it needs "));
+    assert_false(has(run, "checkpoints/step-00000001.tmp"));
+    model->shape.vocab = vocab;
+    errors_free(&errors);
+    llama_destroy(model);
+    temporary_remove(run);
+}
+
 /* The run directory has become a file, or was deleted with its disk. */
 static void test_unwritable(void **state)
 {
@@ -420,7 +441,7 @@ int main(void)
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_fallback), cmocka_unit_test(test_manifest_bytes),
         cmocka_unit_test(test_interrupted), cmocka_unit_test(test_pruning), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_room), cmocka_unit_test(test_unwritable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,8 @@ def wait_for(run, text):
 def with_streams(redirections, *words):
     """Runs ./train as `./train WORDS REDIRECTIONS` of a shell."""
     command = ["sh", "-c", f'exec "$@" {redirections}', "sh", str(ROOT / "train"), *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=120)
 
 
 def refused(result, *said):
