@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define MOST_MICRO_BATCHES 1048576  /* of a step; train.accum has the same limit */
+
 /* A value as a message names it: "model.heads = 7 (command line)". */
 typedef struct Said { char text[CONFIG_STRING + CONFIG_WHERE + 64]; } Said;
 
@@ -35,22 +37,33 @@ static bool is_given(const ConfigLoad *load, const char *path)
 
 typedef struct Nearest { char text[96]; } Nearest;
 
-/* "8", "4 or 8": the nearest values below and above that fit. "" = none up to `limit`. */
-static Nearest nearest(int64_t wanted, int64_t limit, bool (*fits)(int64_t, const void *), const void *with)
+/* "4 or 8"; 0 = there is none on that side. */
+static Nearest name_nearest(int64_t below, int64_t above)
 {
     Nearest n = {""};
-    int64_t below = wanted, above = wanted;
-    while (below > 0 && !fits(below, with)) below--;
-    while (above <= limit && !fits(above, with)) above++;
-    bool has_below = below > 0, has_above = above <= limit;
-    if (has_below && has_above && above != below)
+    if (below && above && above != below)
         snprintf(n.text, sizeof n.text, "%lld or %lld", (long long)below, (long long)above);
-    else if (has_below || has_above)
-        snprintf(n.text, sizeof n.text, "%lld", (long long)(has_below ? below : above));
+    else if (below || above)
+        snprintf(n.text, sizeof n.text, "%lld", (long long)(below ? below : above));
     return n;
 }
 
-static bool is_multiple(int64_t value, const void *with) { return value % *(const int64_t *)with == 0; }
+/* The nearest values below and above that fit. "" = none up to `limit`. */
+static Nearest nearest(int64_t wanted, int64_t limit, bool (*fits)(int64_t, const void *), const void *with)
+{
+    int64_t below = wanted, above = wanted;
+    while (below > 0 && !fits(below, with)) below--;
+    while (above <= limit && !fits(above, with)) above++;
+    return name_nearest(below, above <= limit ? above : 0);
+}
+
+/* wanted is no multiple of unit. */
+static Nearest nearest_multiple(int64_t wanted, int64_t unit)
+{
+    int64_t below = wanted - wanted % unit;
+    return name_nearest(below, below + unit);
+}
+
 static bool is_divisor(int64_t value, const void *with) { return *(const int64_t *)with % value == 0; }
 
 static bool fits_heads(int64_t heads, const void *with)
@@ -101,12 +114,11 @@ static void check_heads(const ConfigLoad *load, Errors *errors)
 static void check_widths(const ConfigLoad *load, Errors *errors)
 {
     static const char *const widths[] = {"model.hidden", "model.ffn"};
-    const int64_t eight = 8;
     for (int i = 0; i < 2; i++) {
         int64_t width = CONFIG_INT(&load->values, config_find(widths[i]));
-        if (GOOD(load, widths[i]) && width % eight)
+        if (GOOD(load, widths[i]) && width % 8)
             errors_add(errors, "%s is not a multiple of 8; set it to %s", said(load, widths[i]).text,
-                       nearest(width, width + eight, is_multiple, &eight).text);
+                       nearest_multiple(width, 8).text);
     }
 }
 
@@ -158,7 +170,11 @@ static void check_tokens(const ConfigLoad *load, Errors *errors)
         errors_add(errors, "%s is not a multiple of %s times %s, that is %lld; set it to %s",
                    said(load, "train.tokens_per_step").text, said(load, "train.micro_batch").text,
                    said(load, "train.seq_len").text, (long long)micro,
-                   nearest(step, step + micro, is_multiple, &micro).text);
+                   nearest_multiple(step, micro).text);
+    } else if (step / micro > MOST_MICRO_BATCHES) {
+        errors_add(errors, "%s is %lld micro-batches, more than the %d that a step can have; raise "
+                   "train.micro_batch", said(load, "train.tokens_per_step").text, (long long)(step / micro),
+                   MOST_MICRO_BATCHES);
     } else if (is_given(load, "train.accum") && c->train.accum * micro != step) {
         errors_add(errors, "%s and %s contradict each other: with %s and %s the step has %lld micro-batches; "
                    "give one of the two", said(load, "train.tokens_per_step").text,

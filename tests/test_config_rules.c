@@ -95,6 +95,15 @@ static void tokens_must_divide(void **state)
         "micro-batches; give one of the two\n");
     expect_arguments("--train.tokens_per_step=1024", "--train.accum=8", NULL, "");
     expect_arguments(
+        "--train.tokens_per_step=1099511627776", NULL, NULL,
+        "error: train.tokens_per_step = 1099511627776 (command line) is 8589934592 micro-batches, more than "
+        "the 1048576 that a step can have; raise train.micro_batch\n");
+    expect_arguments(           /* without trying out a milliard of numbers */
+        "--train.tokens_per_step=1099511627775", "--train.micro_batch=2047", "--train.seq_len=1048576",
+        "error: train.tokens_per_step = 1099511627775 (command line) is not a multiple of train.micro_batch = "
+        "2047 (command line) times train.seq_len = 1048576 (command line), that is 2146435072; set it to "
+        "1098974756864 or 1101121191936\n");
+    expect_arguments(
         "--train.micro_batch=65536", "--train.seq_len=65536", NULL,
         "error: train.micro_batch = 65536 (command line) times train.seq_len = 65536 (command line) are "
         "4294967296 tokens at once, at most 2147483647 are possible; use train.accum\n");
