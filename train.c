@@ -8,6 +8,7 @@
 #include "model/checkpoint.h"
 #include "model/files.h"
 #include "model/generate.h"
+#include "model/names.h"
 #include "model/machine.h"
 #include "model/peak.h"
 #include "model/progress.h"
@@ -229,9 +230,8 @@ static void explain_nonfinite(Training *t, const char *what)
     log_note(t->log, t->state.step, text);
     progress_line(&t->progress,
                   "error: %s. The weights were not changed by this step. What helps most often: "
-                  "a lower train.lr, a longer train.warmup_steps, train.clip=1; the last checkpoint can be "
-                  "resumed",
-                  text);
+                  "a lower train.lr, a longer train.warmup_steps, train.clip=1%s",
+                  text, t->checkpoint_step < 0 ? "" : "; the last checkpoint can be resumed");
 }
 
 /* ---- the loop --------------------------------------------------------------------------------------- */
@@ -313,6 +313,11 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     if (ok) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
     if (ok) choices_restore(&t->state, &t->setup.backend);
     free(dir);
+    ok = ok && setup_check_tokenizer(&t->setup, t->state.tokenizer, errors);
+    int64_t data_tokens = loader_tokens(t->setup.train);
+    if (ok && t->state.data_tokens && t->state.data_tokens != data_tokens)
+        fprintf(stderr, "note: data.train had %lld tokens when the checkpoint was written; its order is "
+                "another now\n", (long long)t->state.data_tokens);
     t->elapsed_before = t->state.elapsed_seconds;
     t->checkpoint_step = t->state.step;
     return ok && loader_seek(t->setup.train, (LoaderCursor){t->state.cursor[0], t->state.cursor[1]}, errors);
@@ -402,6 +407,8 @@ static bool open_run(Training *t, RunStart start, Errors *errors)
     if (!json) errors_add(errors, "out of memory while writing the configuration");
     bool ok = json && run_open(config.run.dir, start, json, errors);
     if (ok) t->log = log_open(config.run.dir, start == RUN_RESUME ? t->state.step : -1, errors);
+    if (t->setup.tokenizer) t->state.tokenizer = tokenizer_fingerprint(t->setup.tokenizer);
+    t->state.data_tokens = loader_tokens(t->setup.train);
     if (t->log) {
         choices_record(&t->state, &t->setup.backend);
         write_header(t, json, start == RUN_RESUME);
@@ -520,6 +527,15 @@ static int print_help(void)
     return EXIT_DONE;
 }
 
+/* A slip in a command's name must not be taken for a configuration that is missing. */
+static const char *meant_command(const char *word)
+{
+    if (strpbrk(word, "./=") || files_exists(word)) return NULL;
+    for (int i = 0; i < COMMANDS; i++)
+        if (names_distance(word, commands[i].name) <= 2) return commands[i].name;
+    return NULL;
+}
+
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) return print_usage(stderr), EXIT_USAGE;
@@ -527,7 +543,10 @@ static int run_command(int argc, char **argv)
     if (!strcmp(argv[1], "--help-markdown")) return config_print_markdown(stdout), EXIT_DONE;
     for (int i = 0; i < COMMANDS; i++)
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
-    return train_command(argc, argv);
+    const char *meant = meant_command(argv[1]);
+    if (!meant) return train_command(argc, argv);
+    fprintf(stderr, "error: there is no command \"%s\"; did you mean \"%s\"?\n", argv[1], meant);
+    return EXIT_USAGE;
 }
 
 int main(int argc, char **argv)

@@ -109,6 +109,15 @@ void setup_find_data(const Setup *setup, Errors *errors)
     if (*setup->config->data.val) shards_find(setup->config->data.val, errors);
 }
 
+bool setup_check_tokenizer(const Setup *setup, uint64_t fingerprint, Errors *errors)
+{
+    if (!setup->tokenizer || !fingerprint) return true;
+    if (fingerprint == tokenizer_fingerprint(setup->tokenizer)) return true;
+    errors_add(errors, "data.tokenizer = %s is not the tokenizer that the model was trained with; has the "
+               "file changed? --data.tokenizer=PATH names another", setup->config->data.tokenizer);
+    return false;
+}
+
 bool setup_check_place(const Setup *setup, const char *config_path, Errors *errors)
 {
     const char *slash = config_path ? strrchr(config_path, '/') : NULL, *run = setup->config->run.dir;
@@ -121,8 +130,8 @@ bool setup_check_place(const Setup *setup, const char *config_path, Errors *erro
                      (stat(run, &there) != 0 || here.st_dev != there.st_dev || here.st_ino != there.st_ino);
     if (elsewhere)
         errors_add(errors,
-                   "%s: run.dir is %s, but this configuration lies in the run %s; choose with --run.dir=%s or "
-                   "--run.dir=%s", config_path, run, dir, dir, run);
+                   "%s: run.dir is %s, but this configuration lies in the run %s; choose with --run.dir=%s "
+                   "or --run.dir=%s", config_path, run, dir, dir, run);
     free(checkpoints);
     free(dir);
     return !elsewhere;
@@ -165,7 +174,8 @@ Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char
     model = llama_create(setup->config, backend->act, LLAMA_INFER, backend->ops, backend->device,
                          &backend->ctx, setup->config->train.seq_len, errors);
     CheckpointState state = {0};
-    if (model && checkpoint_load(dir, model, &state, errors) < 0) llama_destroy(model), model = NULL;
+    if (model && (checkpoint_load(dir, model, &state, errors) < 0 ||
+                  !setup_check_tokenizer(setup, state.tokenizer, errors))) llama_destroy(model), model = NULL;
     checkpoint_state_free(&state);
 done:
     errors_free(&skipped);

@@ -26,6 +26,9 @@ void setup_derive(Config *config);
 bool setup_data(Setup *setup, Errors *errors);
 /* Only whether the token shards exist: for reporting together with errors of the config. */
 void setup_find_data(const Setup *setup, Errors *errors);
+/* False with an error added where data.tokenizer is not the one of a checkpoint: the ids mean other texts then.
+ * fingerprint 0: unknown. */
+bool setup_check_tokenizer(const Setup *setup, uint64_t fingerprint, Errors *errors);
 /* On resume: a run that was copied or moved has a config that still names its old place. False with an error
  * added where config_path is RUN/config.json and run.dir, not given on the command line, is another one. */
 bool setup_check_place(const Setup *setup, const char *config_path, Errors *errors);

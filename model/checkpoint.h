@@ -15,6 +15,8 @@ typedef struct CheckpointState {
     int64_t  adam_step;             /* updates applied: step less the skipped ones */
     int64_t  skipped;               /* updates skipped so far */
     uint64_t seed;
+    uint64_t tokenizer;             /* fingerprint of the one that made the ids, 0 = unknown */
+    int64_t  data_tokens;           /* of the training data as they were, 0 = unknown */
     int64_t  cursor[CHECKPOINT_CURSOR];   /* the loader's position */
     int      cursor_count;
     double   best_val_loss;         /* NAN = no validation yet */

@@ -65,6 +65,8 @@ static cJSON *to_json(const CheckpointState *s, const SafetensorsWritten *files,
     add_i64(root, "adam_step", s->adam_step);
     add_i64(root, "skipped", s->skipped);
     add_hex(root, "seed", s->seed);
+    add_hex(root, "tokenizer", s->tokenizer);
+    add_i64(root, "data_tokens", s->data_tokens);
     cJSON *cursor = cJSON_AddArrayToObject(root, "cursor");
     for (int i = 0; i < s->cursor_count; i++) {
         char text[32];
@@ -169,6 +171,10 @@ static bool from_json(const cJSON *root, CheckpointState *s, SafetensorsWritten 
     s->adam_step = get_i64(root, "adam_step", &ok);
     s->skipped = get_i64(root, "skipped", &ok);
     s->seed = get_hex(root, "seed", &ok);
+    if (cJSON_HasObjectItem(root, "tokenizer")) {   /* the first manifests had neither */
+        s->tokenizer = get_hex(root, "tokenizer", &ok);
+        s->data_tokens = get_i64(root, "data_tokens", &ok);
+    }
     s->best_val_loss = get_double(root, "best_val_loss", &ok);
     s->best_val_step = get_i64(root, "best_val_step", &ok);
     s->elapsed_seconds = get_double(root, "elapsed_seconds", &ok);

@@ -19,6 +19,7 @@ static CheckpointState make_state(int64_t step)
 {
     CheckpointState s = {
         .step = step, .tokens = step * 4096, .adam_step = step - 1, .skipped = 1, .seed = 0xfedcba9876543210u,
+        .tokenizer = 0xfeedfacecafebeefu, .data_tokens = INT64_MAX,
         .cursor = {3, INT64_MAX, INT64_MIN, -1}, .cursor_count = 4,
         .best_val_loss = 1.0 / 3, .best_val_step = 7, .elapsed_seconds = 12.625,
         .backend = "cpu", .precision = "fp32", .device = "a \"processor\"",
@@ -92,7 +93,8 @@ static void test_round_trip(void **state)
         assert_int_equal(found.tokens, wanted.tokens);
         assert_int_equal(found.adam_step, 119);
         assert_int_equal(found.skipped, 1);
-        assert_true(found.seed == wanted.seed);
+        assert_true(found.seed == wanted.seed && found.tokenizer == wanted.tokenizer);
+        assert_int_equal(found.data_tokens, wanted.data_tokens);
         assert_int_equal(found.cursor_count, 4);
         assert_memory_equal(found.cursor, wanted.cursor, sizeof wanted.cursor);
         assert_true(found.best_val_loss == wanted.best_val_loss);

@@ -200,6 +200,37 @@ def test_a_copied_run_does_not_continue_the_original():
     refused(train(TMP / "copy2" / "config.json", "--resume"), f"--run.dir={TMP / 'copy2'}")
 
 
+def test_another_tokenizer_of_the_same_size_is_noticed():
+    run, tokens = TMP / "retokenized", TMP / "learned"
+    text = [f"{a} {b} goes to the {c}\n" for a in ("Ann", "Bob") for b in ("often", "never")
+            for c in ("sea", "hill")]
+    words = [config(), f"--run.dir={run}", f"--data.train={tokens / 'train.bin'}", "--data.val=",
+             "--model.vocab=270", f"--data.tokenizer={tokens / 'tokenizer.json'}"]
+    for pieces in text[:6] * 30, text[2:] * 30:
+        (TMP / "text.txt").write_text("".join(pieces))
+        result = train("tokenize", TMP / "text.txt", f"--out={tokens}", "--tokenizer=train:270",
+                       "--overwrite=true")
+        expect(result.returncode == 0, result)
+        if not run.exists():
+            expect(train(*words, "--train.steps=2").returncode == 0)
+    refused(train(*words, "--resume"), "tokenizer.json is not the tokenizer")
+    refused(train("sample", run, "--prompt=Ann"), "tokenizer.json is not the tokenizer")
+
+
+def test_other_data_are_noticed():
+    run, data = TMP / "grown", TMP / "grown.bin"
+    shutil.copy(TMP / "train.bin", data)
+    expect(train(config(), f"--run.dir={run}", f"--data.train={data}", "--train.steps=2").returncode == 0)
+    shard(data, [97] * 4000)
+    result = train(config(), f"--run.dir={run}", f"--data.train={data}", "--resume")
+    expect(result.returncode == 0 and "note: data.train had 2992 tokens" in result.stderr, result)
+
+
+def test_a_slip_in_a_command():
+    refused(train("smaple", TMP / "streams"), 'did you mean "sample"?')
+    refused(train("toknize", "x.txt", "--out=y"), 'did you mean "tokenize"?')
+
+
 # ---- values ------------------------------------------------------------------------------------------
 
 def test_numbers_that_are_none():
