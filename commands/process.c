@@ -14,6 +14,16 @@ static void open_standard_streams(void)
     if (fd > STDERR_FILENO) close(fd);
 }
 
+/* Token files and texts are mapped: reading where somebody has cut them off gives a signal. */
+static void on_bus_error(int number)
+{
+    (void)number;
+    static const char text[] = "error: a file became shorter while it was read; files in use must not be "
+                               "changed (a training run goes on with --resume once they are whole)\n";
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(1);
+}
+
 /* Threads that wait for each other spin for 20,000 turns, then sleep. OpenMP's own 300,000 make a step three
  * times slower on a busy machine, where the awaited thread may not be running at all; sleeping at once makes
  * one a quarter slower on a quiet machine. OpenMP reads the setting before main. */
@@ -28,6 +38,7 @@ void process_begin(char **argv)
 {
     open_standard_streams();
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGBUS, on_bus_error);
     limit_spinning(argv);
 }
 

@@ -148,6 +148,20 @@ def test_two_processes_do_not_write_one_run():
     records(run)
 
 
+def test_token_files_that_shrink_while_they_are_used():
+    run, data = TMP / "shrunk", TMP / "shrunk.bin"
+    shard(data, [97 + i % 26 for i in range(50000)])
+    words = [config(), f"--run.dir={run}", f"--data.train={data}", "--val.every=0", "--checkpoint.every=5"]
+    with start(*words, "--train.steps=1000000") as process:
+        wait_for(run, '"step":20')
+        os.truncate(data, 2048)
+        said = process.communicate(timeout=60)[1]
+    expect(process.returncode == 1 and "became shorter" in said, process.returncode, said)
+    shard(data, [97 + i % 26 for i in range(50000)])
+    result = train(*words, "--resume", f"--train.steps={max(losses(run)) + 2}")
+    expect(result.returncode == 0, result)
+
+
 def test_killed_at_any_moment_a_run_continues_bitwise():
     whole, run = TMP / "unkilled", TMP / "killed"
     words = [config(), "--train.steps=80", "--checkpoint.every=1", "--checkpoint.keep_last=2",
