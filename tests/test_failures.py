@@ -170,13 +170,16 @@ def test_killed_at_any_moment_a_run_continues_bitwise():
     expect(train(*words, f"--run.dir={whole}").returncode == 0)
     duration = time.time() - begin
     draw = random.Random(4)
+
+    def how():
+        return "--resume" if list(run.glob("checkpoints/step-*[0-9]")) else "--run.overwrite=true"
+
     for _ in range(12):
-        how = ["--resume"] if list(run.glob("checkpoints/step-*[0-9]")) else ["--run.overwrite=true"]
-        process = start(*words, f"--run.dir={run}", *how)
+        process = start(*words, f"--run.dir={run}", how())
         time.sleep(draw.random() * duration / 3)
         process.kill()
         process.communicate(timeout=60)
-    result = train(*words, f"--run.dir={run}", "--resume")
+    result = train(*words, f"--run.dir={run}", how())
     expect(result.returncode == 0 and losses(run) == losses(whole), result)
     expect(records(run, "val_loss") == records(whole, "val_loss"), "validation differs")
     for name in "model.safetensors", "optimizer.safetensors":
