@@ -257,6 +257,7 @@ def test_numbers_that_are_none():
                         ([tiny, "--fusion"], '--fusion needs "="'),
                         ([tiny, "--train.eps=1e-50"], "train.eps"),             # 0 in the update's float
                         ([tiny, "--model.norm_eps=1e-50"], "model.norm_eps"),
+                        ([tiny, "--train.beta2=0.999999999"], "train.beta2"),   # 1 in a float
                         (["bench", tiny, "--steps=2x"], "--steps=2x"),
                         (["bench", tiny, "--warmup=-1"], "--warmup=-1"),
                         (["sample", TMP / "streams", "--count=0"], "--count=0"),
