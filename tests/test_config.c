@@ -90,7 +90,7 @@ static void values_are_checked(void **state)
     expect_file("{\"train\": {\"lr\": 0}}",
                 "error: c.json:1: train.lr: expected a number in (0, 10], found 0\n");
     expect_file("{\"train\": {\"beta2\": 1}}",
-                "error: c.json:1: train.beta2: expected a number in [0, 1), found 1\n");
+                "error: c.json:1: train.beta2: expected a number in [0, 0.999999], found 1\n");
     expect_file("{\"train\": {\"clip\": -1e999}}",
                 "error: c.json:1: train.clip: expected a number in [0, inf), found a number too large\n");
     expect_file("{\"run\": {\"overwrite\": \"on\"}}",
