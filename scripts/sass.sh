@@ -10,11 +10,11 @@ command -v cuobjdump >/dev/null || { echo "cuobjdump was not found: it comes wit
 mkdir -p build/sass
 found=0
 for object in "$@"; do
-    out=build/sass/$(basename "$object" .cu.o).sass
+    sass=build/sass/$(basename "$object" .cu.o).sass
     cuobjdump --dump-sass "$object" | awk -v name="$name" '
         /^code for/ { arch = $3 }
         /Function :/ { on = index($0, name); if (on) print "\n// " arch }
-        on' >"$out"
-    if [ -s "$out" ]; then echo "$out: $(grep -c 'Function :' "$out") functions"; found=1; else rm -f "$out"; fi
+        on' >"$sass"
+    if [ -s "$sass" ]; then echo "$sass: $(grep -c 'Function :' "$sass") functions"; found=1; else rm -f "$sass"; fi
 done
 [ $found = 1 ] || { echo "no kernel has \"$name\" in its name" >&2; exit 1; }

@@ -16,12 +16,12 @@ cd "$(dirname "$0")/.." || exit
 export LC_ALL=C
 
 mode=${1:?usage: scripts/setup.sh deps FILE.mk | cuda FILE.mk NVCC}
-out=${2:?usage: scripts/setup.sh deps FILE.mk | cuda FILE.mk NVCC}
+made=${2:?usage: scripts/setup.sh deps FILE.mk | cuda FILE.mk NVCC}
 CC=${CC:-cc}
 deps=build/deps
 root=$deps/root
 force_local=${SETUP_FORCE_LOCAL:-0}
-mkdir -p build "$(dirname "$out")"
+mkdir -p build "$(dirname "$made")"
 probe=$(mktemp -d build/probe.XXXXXX)
 trap 'rm -rf "$probe"' EXIT
 
@@ -336,7 +336,7 @@ setup_deps() {
         echo "DEP_LIBS    := $all_libs"
         echo "TEST_CFLAGS := $test_cflags"
         echo "TEST_LIBS   := $test_libs"
-    } | sed "s|$PWD/|\$(CURDIR)/|g" >"$out.tmp" && mv "$out.tmp" "$out"
+    } | sed "s|$PWD/|\$(CURDIR)/|g" >"$made.tmp" && mv "$made.tmp" "$made"
 }
 
 # ---- CUDA -----------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ C
     if [ $found = 0 ]; then
         say CUDA "nvcc is here, but a program with cuBLASLt does not build: $(grep -m1 -iE 'error|cannot' "$probe/cuda.log")"
         say "" "building without CUDA (NVCC=path picks another toolkit)"
-        echo "CUDA_FOUND := 0" >"$out"
+        echo "CUDA_FOUND := 0" >"$made"
         return 0
     fi
     say CUDA "found $(cat "$probe/cuda.out") ($home)"
@@ -430,7 +430,7 @@ C
         echo "CUDA_CFLAGS := $cflags"
         echo "CUDA_LIBS   := $libs"
         echo "CUDNN_FOUND := $cudnn"
-    } | sed "s|$PWD/|\$(CURDIR)/|g" >"$out.tmp" && mv "$out.tmp" "$out"
+    } | sed "s|$PWD/|\$(CURDIR)/|g" >"$made.tmp" && mv "$made.tmp" "$made"
 }
 
 case $mode in

@@ -35,7 +35,7 @@ static std::string line_of(const FusedChoice &c)
     snprintf(text, sizeof text,
              "fused %s %" PRId64 " %" PRId64 " %" PRId64 " %s cluster %d group %d us %.1f library %.1f",
              op_name(c.shape.op), c.shape.m, c.shape.n, c.shape.k, tile_names[c.variant.tile],
-             c.variant.cluster, c.variant.group, c.fused_us, c.library_us);
+             c.variant.cluster, c.variant.group, c.fused_us, c.separate_us);
     return text;
 }
 
@@ -58,7 +58,7 @@ bool fused_table_read_line(FusedTable *table, const char *line)
     if (sscanf(line,
                "fused %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s cluster %d group %d us %lf library %lf",
                op, &c.shape.m, &c.shape.n, &c.shape.k, tile, &c.variant.cluster, &c.variant.group,
-               &c.fused_us, &c.library_us) != 9)
+               &c.fused_us, &c.separate_us) != 9)
         return false;
     int id = 0, t = 0;
     while (id < OP_COUNT && strcmp(op, op_name((OpId)id))) id++;
@@ -68,7 +68,7 @@ bool fused_table_read_line(FusedTable *table, const char *line)
         return false;
     c.shape.op = (OpId)id;
     c.variant.tile = (FusedTile)t;
-    c.fused = c.fused_us < c.library_us;
+    c.fused = c.fused_us < c.separate_us;
     put(table, c, false);
     return true;
 }
@@ -186,8 +186,8 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
     std::vector<double> us = measure(ctx, op_name(shape.op), runs);
     size_t best = (size_t)(std::min_element(us.begin() + 1, us.end()) - us.begin());
     choice.variant = variants[best - 1];
-    choice.fused_us = us[best], choice.library_us = us[0];
-    choice.fused = choice.fused_us < choice.library_us;
+    choice.fused_us = us[best], choice.separate_us = us[0];
+    choice.fused = choice.fused_us < choice.separate_us;
     put(table, choice, true);
     keep(table, choice);
     return choice;

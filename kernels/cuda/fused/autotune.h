@@ -17,7 +17,7 @@ struct FusedChoice {
     FusedShape shape;
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
-    double fused_us, library_us;            /* 0 = not measured */
+    double fused_us, separate_us;            /* 0 = not measured */
 };
 
 /* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be

@@ -52,7 +52,7 @@ const char *dispatch_choice(const OpContext *ctx, OpId op)
     char *text = b->choices[op];
     snprintf(text, sizeof b->choices[op],
              "fused %s, cluster %d, %.2f times as fast as cublasLt and a separate kernel",
-             tiles[c->variant.tile], c->variant.cluster, c->library_us / c->fused_us);
+             tiles[c->variant.tile], c->variant.cluster, c->separate_us / c->fused_us);
     return text;
 }
 
