@@ -1,7 +1,7 @@
-/* One layer on random data, forward alone and forward with backward, each recorded in a graph. A JSON line a
- * width.
+/* One layer on random data, forward alone and forward with backward, each recorded in a graph, without fusion
+ * and with: the graphs run in turn, so that the card is equally hot for both. A JSON line a width and mode.
  *
- *   bench_layer [--seq=2048] [1b] [8b] [70b] */
+ *   bench_layer [--seq=2048] [--fusion=off,auto,on] [1b] [8b] [70b] */
 #include "kernels/cuda/cuda.h"
 #include "model/random.h"
 #include <cuda_runtime.h>
@@ -22,12 +22,16 @@ static const Width widths[] = {
     {"70b", 8192, 8192, 28672, 64, 8, 128},
 };
 
+static const char *const modes[] = {[CUDA_FUSION_OFF] = "off", [CUDA_FUSION_ON] = "on",
+                                    [CUDA_FUSION_AUTO] = "auto"};
+enum { MODES = sizeof modes / sizeof *modes };
+
 typedef struct Layer {
     OpContext ctx;
     AttentionShape attention;
     RowNorm norm, norm1;
     Rope rope;
-    RowSums zdz, out_sums;
+    RowSums zdz, qkv_zdz, out_sums;
     Tensor x, qkv, o, x1, z, y, out, dx, dx1, dz, d_o, dqkv;
     Tensor wqkv, wo, w13, w2, gqkv, go, g13, g2;
     float *lse;
@@ -102,43 +106,65 @@ static void backward(const Layer *l)
     op->out_dx(c, l->d_o, l->dx1, l->wo);
     op->dw(c, OP_OUT_DW, l->go, l->dx1, l->o, false, NULL);
     op->attention_bwd(c, l->dqkv, l->d_o, l->qkv, l->o, l->lse, l->attention);
-    op->qkv_grad(c, l->dqkv, l->zdz, l->qkv, l->norm, l->rope);
-    op->norm_dx(c, OP_QKV_DX, l->dx1, l->dqkv, l->wqkv, l->dx1, l->x, l->norm, l->zdz);
+    op->qkv_grad(c, l->dqkv, l->qkv_zdz, l->qkv, l->norm, l->rope);
+    op->norm_dx(c, OP_QKV_DX, l->dx1, l->dqkv, l->wqkv, l->dx1, l->x, l->norm, l->qkv_zdz);
     op->dw(c, OP_QKV_DW, l->gqkv, l->dqkv, l->x, false, NULL);
 }
 
-/* Median milliseconds of a recorded pass, on a card that has been busy with it for a while. */
-static double time_pass(const Layer *l, bool both)
+static Graph *record(const Layer *l, bool both)
 {
-    enum { RUNS = 40, WARM = 20 };
-    float times[RUNS], ms;
-    cudaEvent_t start, end;
-    cudaEventCreate(&start), cudaEventCreate(&end);
-    for (int plan = 0; plan < 2; plan++) {      /* the first makes the libraries' plans */
+    for (int plan = 0; plan < 2; plan++) {      /* the first makes the libraries' plans and measures */
         if (plan) cuda_device.capture_begin(l->ctx.stream);
         forward(l);
         if (both) backward(l);
     }
-    Graph *graph = cuda_device.capture_end(l->ctx.stream);
-    for (int i = 0; i < WARM + RUNS; i++) {
-        cudaEventRecord(start, l->ctx.stream);
-        cuda_device.launch(graph, l->ctx.stream);
-        cudaEventRecord(end, l->ctx.stream);
-        cudaEventSynchronize(end);
-        cudaEventElapsedTime(&ms, start, end);
-        if (i < WARM) continue;
-        int at = i - WARM;
-        for (; at && times[at - 1] > ms; at--) times[at] = times[at - 1];
-        times[at] = ms;
-    }
-    cuda_device.graph_release(graph);
-    cudaEventDestroy(start), cudaEventDestroy(end);
-    return times[RUNS / 2];
+    return cuda_device.capture_end(l->ctx.stream);
 }
 
-static void bench(const Width *w, int seq, void *backend)
+/* Median milliseconds of each layer's recorded pass, on a card that has been busy with them for a while. */
+static void time_pass(const Layer *layers, int count, bool both, double *median_ms)
 {
-    Layer l = {.ctx = {.backend = backend, .stream = cuda_backend_stream(backend)}};
+    enum { RUNS = 60, WARM = 20 };
+    float times[MODES][RUNS], ms;
+    Graph *graphs[MODES];
+    cudaEvent_t start, end;
+    cudaEventCreate(&start), cudaEventCreate(&end);
+    for (int m = 0; m < count; m++) graphs[m] = record(&layers[m], both);
+    for (int i = 0; i < WARM + RUNS; i++)
+        for (int m = 0; m < count; m++) {
+            void *stream = layers[m].ctx.stream;
+            cudaEventRecord(start, stream);
+            cuda_device.launch(graphs[m], stream);
+            cudaEventRecord(end, stream);
+            cudaEventSynchronize(end);
+            cudaEventElapsedTime(&ms, start, end);
+            if (i < WARM) continue;
+            int at = i - WARM;
+            for (; at && times[m][at - 1] > ms; at--) times[m][at] = times[m][at - 1];
+            times[m][at] = ms;
+        }
+    for (int m = 0; m < count; m++) {
+        median_ms[m] = times[m][RUNS / 2];
+        cuda_device.graph_release(graphs[m]);
+    }
+    cudaEventDestroy(start), cudaEventDestroy(end);
+}
+
+/* [T, parts] partial sums that add up to `total` in every row. */
+static RowSums row_sums(Layer *l, int64_t T, int parts, float total)
+{
+    RowSums sums = {take((size_t)(T * parts) * sizeof(float)), parts};
+    float *host = malloc((size_t)(T * parts) * sizeof *host);
+    for (int64_t i = 0; i < T * parts; i++) host[i] = total / (float)parts;
+    cuda_device.upload(l->ctx.stream, sums.data, host, (size_t)(T * parts) * sizeof *host);
+    cuda_device.wait(l->ctx.stream);
+    free(host);
+    return sums;
+}
+
+static void bench(const Width *w, int seq, void *const *backends, const int *chosen, int count)
+{
+    Layer l = {.ctx = {.backend = backends[0], .stream = cuda_backend_stream(backends[0]), .layer = -1}};
     int64_t T = w->rows, d = w->hidden, f = w->ffn, a = (int64_t)w->heads * w->head_dim;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
     l.attention = (AttentionShape){.batch = (int)(T / seq),
@@ -146,8 +172,6 @@ static void bench(const Width *w, int seq, void *backend)
                                    .heads = w->heads,
                                    .kv_heads = w->kv_heads,
                                    .head_dim = w->head_dim};
-    l.ctx.workspace_bytes = cuda_ops.workspace_bytes(&l.ctx, T, d, f, q, 1, 128, l.attention);
-    l.ctx.workspace = take(l.ctx.workspace_bytes);
     l.x = normal(&l, T, d, 1), l.qkv = normal(&l, T, q, 1), l.o = normal(&l, T, a, 1),
     l.x1 = normal(&l, T, d, 1);
     l.z = normal(&l, T, 2 * f, 1), l.y = normal(&l, T, f, 1), l.out = normal(&l, T, d, 1);
@@ -156,12 +180,7 @@ static void bench(const Width *w, int seq, void *backend)
     l.wqkv = normal(&l, q, d, 1.0f / sqrtf((float)d)), l.wo = normal(&l, d, a, 1.0f / sqrtf((float)a));
     l.w13 = normal(&l, 2 * f, d, 1.0f / sqrtf((float)d)), l.w2 = normal(&l, d, f, 1.0f / sqrtf((float)f));
     l.gqkv = floats(q, d), l.go = floats(d, a), l.g13 = floats(2 * f, d), l.g2 = floats(d, f);
-    Tensor lse = floats(T, w->heads), sums = floats(T, 4), table = floats(seq, w->head_dim),
-           pos = floats(T, 1);
-    float *host = malloc((size_t)T * 4 * sizeof *host);
-    for (int64_t i = 0; i < 4 * T; i++) host[i] = (float)d;     /* rows of x have sum x^2 = d */
-    cuda_device.upload(l.ctx.stream, sums.data, host, (size_t)T * 4 * sizeof *host);
-    cuda_device.wait(l.ctx.stream);
+    Tensor lse = floats(T, w->heads), table = floats(seq, w->head_dim), pos = floats(T, 1);
     float *angles = malloc((size_t)seq * w->head_dim * sizeof *angles);
     for (int p = 0, i = 0; p < seq; p++)
         for (int k = 0; k < w->head_dim / 2; k++, i += 2) {
@@ -169,45 +188,82 @@ static void bench(const Width *w, int seq, void *backend)
             angles[i] = (float)cos(angle), angles[i + 1] = (float)sin(angle);
         }
     cuda_device.upload(l.ctx.stream, table.data, angles, (size_t)seq * w->head_dim * sizeof *angles);
-    for (int64_t i = 0; i < T; i++) ((int32_t *)host)[i] = (int32_t)(i % seq);
-    cuda_device.upload(l.ctx.stream, pos.data, host, (size_t)T * sizeof *host);
+    int32_t *positions = malloc((size_t)T * sizeof *positions);
+    for (int64_t i = 0; i < T; i++) positions[i] = (int32_t)(i % seq);
+    cuda_device.upload(l.ctx.stream, pos.data, positions, (size_t)T * sizeof *positions);
     cuda_device.wait(l.ctx.stream);
-    free(host), free(angles);
-    float *sum = sums.data;
-    l.norm = (RowNorm){{sum, 1}, 1e-5f, d}, l.norm1 = (RowNorm){{sum + T, 1}, 1e-5f, d};
-    l.out_sums = (RowSums){sum + 2 * T, 1}, l.zdz = (RowSums){sum + 3 * T, 1};
+    free(positions), free(angles);
     l.rope = (Rope){table.data, pos.data, w->head_dim, (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     l.lse = lse.data;
 
-    double fwd = time_pass(&l, false), both = time_pass(&l, true);
-    printf("{\"width\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,\"fwdbwd_ms\":%.3f}\n", w->name,
-           (long long)T, seq, fwd, both);
-    fflush(stdout);
-    Tensor all[] = {l.x,    l.qkv, l.o,   l.x1, l.z,    l.y,  l.out, l.dx, l.dx1, l.dz, l.d_o, l.dqkv,
-                    l.wqkv, l.wo,  l.w13, l.w2, l.gqkv, l.go, l.g13, l.g2, lse,   sums, table, pos};
+    Layer layers[MODES];
+    for (int m = 0; m < count; m++) {
+        layers[m] = l;
+        OpContext *c = &layers[m].ctx;
+        c->backend = backends[m], c->stream = cuda_backend_stream(backends[m]);
+        c->workspace_bytes = cuda_ops.workspace_bytes(c, T, d, f, q, 1, 128, l.attention);
+        c->workspace = take(c->workspace_bytes);
+        int parts = cuda_ops.parts(c, OP_OUT, T, d);
+        layers[m].norm = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
+        layers[m].norm1 = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
+        layers[m].out_sums = row_sums(&l, T, parts, 0);
+        layers[m].zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, T, 2 * f), 0);
+        layers[m].qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, T, q), 0);
+    }
+    double fwd[MODES], both[MODES];
+    time_pass(layers, count, false, fwd);
+    time_pass(layers, count, true, both);
+    for (int m = 0; m < count; m++) {
+        printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
+               "\"fwdbwd_ms\":%.3f}\n",
+               w->name, modes[chosen[m]], (long long)T, seq, fwd[m], both[m]);
+        fflush(stdout);
+        void *own[] = {layers[m].norm.sumsq.data, layers[m].norm1.sumsq.data, layers[m].out_sums.data,
+                       layers[m].zdz.data, layers[m].qkv_zdz.data, layers[m].ctx.workspace};
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++) cuda_device.release(own[i]);
+    }
+    Tensor all[] = {l.x,    l.qkv, l.o,  l.x1, l.z,    l.y,  l.out, l.dx, l.dx1, l.dz,  l.d_o, l.dqkv,
+                    l.wqkv, l.wo,  l.w13, l.w2, l.gqkv, l.go, l.g13, l.g2, lse,   table, pos};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_device.release(all[i].data);
-    cuda_device.release(l.ctx.workspace);
+}
+
+/* The modes named in "off,auto,on", in that order. */
+static int choose_modes(const char *list, int *chosen)
+{
+    int count = 0;
+    while (*list && count < MODES) {
+        size_t length = strcspn(list, ",");
+        for (int m = 0; m < MODES; m++)
+            if (strlen(modes[m]) == length && !strncmp(modes[m], list, length)) chosen[count++] = m;
+        list += length + (list[length] == ',');
+    }
+    return count;
 }
 
 int main(int argc, char **argv)
 {
-    int seq = 2048;
-    bool chosen = false;
+    int seq = 2048, chosen[MODES] = {CUDA_FUSION_OFF, CUDA_FUSION_AUTO}, count = 2;
+    bool named = false;
+    void *backends[MODES];
     Errors errors = {0};
-    CudaOptions options = {.workspace_limit = (size_t)1 << 30};
-    void *backend = cuda_backend_open(&options, &errors);
-    if (!backend) {
-        errors_print(&errors, stderr);
-        return 1;
-    }
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6);
-        else chosen = true;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        bool wanted = !chosen;
-        for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], widths[w].name);
-        if (wanted) bench(&widths[w], seq, backend);
+        else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen);
+        else named = true;
+    for (int m = 0; m < count; m++) {
+        CudaOptions options = {.workspace_limit = (size_t)1 << 30};
+        for (int key = 0; key < CUDA_FUSE_COUNT; key++) options.fusion[key] = chosen[m];
+        backends[m] = cuda_backend_open(&options, &errors);
+        if (!backends[m]) {
+            errors_print(&errors, stderr);
+            return 1;
+        }
     }
-    cuda_backend_close(backend);
-    return 0;
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        bool wanted = !named;
+        for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], widths[w].name);
+        if (wanted && count) bench(&widths[w], seq, backends, chosen, count);
+    }
+    for (int m = 0; m < count; m++) cuda_backend_close(backends[m]);
+    return count ? 0 : 2;
 }

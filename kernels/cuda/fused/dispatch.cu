@@ -82,6 +82,9 @@ static std::vector<FusedVariant> variants_of(OpId op)
         for (int cluster = 2; cluster >= 1; cluster--) {
             all.push_back({TILE_128x192, cluster, group});
             all.push_back({TILE_192x128, cluster, group});
+            if (op == OP_GATE_UP) continue;     /* two outputs a column: its epilogue must hide */
+            all.push_back({TILE_128x256, cluster, group});
+            all.push_back({TILE_256x128, cluster, group});
         }
     }
     return all;

@@ -31,21 +31,21 @@ template <bool WITH_Y> struct DownDx {
 
     __device__ void chunk(const Params &, float (&acc)[16], uint32_t buffer, Rows, int)
     {
+        uint32_t z[4][4], y[2];
+        Z::load(z, buffer);
 #pragma unroll
         for (int block = 0; block < 4; block++) {   /* eight columns of dy: a slice of z */
-            uint32_t z[4], y[2];
-            Z::load(z, buffer, block);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float2 gate = unpack(z[h]), up = unpack(z[2 + h]);
-                SwigluGrad a = swiglu_grad(gate.x, up.x, acc[4 * block + 2 * h]);
-                SwigluGrad b = swiglu_grad(gate.y, up.y, acc[4 * block + 2 * h + 1]);
-                sum.add(h, gate.x * a.gate + up.x * a.up + (gate.y * b.gate + up.y * b.up));
-                z[h] = pack(r[h] * a.gate, r[h] * b.gate);
-                z[2 + h] = pack(r[h] * a.up, r[h] * b.up);
+                float2 gate = unpack(z[block][h]), up = unpack(z[block][2 + h]);
+                SwigluGrad a = swiglu_grad(gate.x, up.x, r[h] * acc[4 * block + 2 * h]);
+                SwigluGrad b = swiglu_grad(gate.y, up.y, r[h] * acc[4 * block + 2 * h + 1]);
+                sum.add(h, a.zdz + b.zdz);
+                z[block][h] = pack(a.gate, b.gate);
+                z[block][2 + h] = pack(a.up, b.up);
                 y[h] = pack(a.y, b.y);
             }
-            Z::store(buffer, block, z);
+            Z::store(buffer, block, z[block]);
             if (WITH_Y) Y::store(buffer + Z::BYTES, block, y);
         }
     }
@@ -56,7 +56,12 @@ template <bool WITH_Y> struct DownDx {
         if (WITH_Y) tma_store(&p.y, buffer + Z::BYTES, col, row);
     }
 
-    __device__ void end(const Params &p, Rows rows, ColumnTile tile) { sum.put(p.zdz, rows, tile); }
+    __device__ void end(const Params &p, Rows rows, ColumnTile tile)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) sum.half[h] *= reciprocal(r[h]);
+        sum.put(p.zdz, rows, tile);
+    }
 };
 
 template <bool WITH_Y>

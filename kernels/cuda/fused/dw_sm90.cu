@@ -21,19 +21,16 @@ template <bool ACCUMULATE> struct Dw {
 
     __device__ void chunk(const Params &, float (&acc)[16], uint32_t buffer, Rows, int)
     {
+        float2 v[8];
 #pragma unroll
-        for (int slice = 0; slice < 2; slice++)
+        for (int i = 0; i < 8; i++)
+            v[i] = ACCUMULATE ? load_pair(Tile::address(buffer, i / 4, i % 4)) : make_float2(0, 0);
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t place = Tile::address(buffer, slice, i);
-                float2 v = make_float2(acc[8 * slice + 2 * i], acc[8 * slice + 2 * i + 1]);
-                if (ACCUMULATE) {
-                    float2 before = load_pair(place);
-                    v.x += before.x, v.y += before.y;
-                }
-                store_pair(place, v);
-                sum += v.x * v.x + v.y * v.y;
-            }
+        for (int i = 0; i < 8; i++) {
+            v[i].x += acc[2 * i], v[i].y += acc[2 * i + 1];
+            store_pair(Tile::address(buffer, i / 4, i % 4), v[i]);
+            sum += v[i].x * v[i].x + v[i].y * v[i].y;
+        }
     }
 
     static __device__ void store(const Params &p, uint32_t buffer, int row, int col)
@@ -80,7 +77,7 @@ void fused_dw(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, bool accu
     float *partial = sumsq ? (float *)op_scratch(call.ctx) : nullptr;
     (accumulate ? run<true> : run<false>)(call, grad, dy, a, partial);
     if (!sumsq) return;
-    int64_t width = call.variant.tile == TILE_128x192 ? 192 : 128;
+    int64_t width = fused_tile_cols(call.variant.tile);
     int64_t count = (grad.rows + 15) / 16 * ((grad.cols + width - 1) / width);
     dw_sum_partials<<<1, 1024, 0, stream_of(call.ctx)>>>(sumsq, partial, count);
     LAUNCH_CHECK(call.op);

@@ -56,15 +56,17 @@ MATH_FN float swiglu(float gate, float up) { return up * (gate * sigmoid(gate));
 
 typedef struct SwigluGrad {
     float gate, up;     /* gradients of both halves of z */
+    float zdz;          /* z times its gradient, both halves */
     float y;            /* what the forward pass computed */
 } SwigluGrad;
 
 MATH_FN SwigluGrad swiglu_grad(float gate, float up, float dy)
 {
-    float sig = sigmoid(gate), silu = gate * sig;
+    float sig = sigmoid(gate), silu = gate * sig, slope = sig + silu * (1.0f - sig), dsilu = dy * up;
     SwigluGrad grad;
-    grad.gate = dy * up * (sig + silu * (1.0f - sig));
+    grad.gate = dsilu * slope;
     grad.up = dy * silu;
+    grad.zdz = dsilu * (gate * slope + silu);
     grad.y = silu * up;
     return grad;
 }

@@ -6,6 +6,11 @@
 /* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
 enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_COUNT };
 
+static inline int fused_tile_cols(FusedTile tile)
+{
+    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
+}
+
 struct FusedVariant {
     FusedTile tile;
     int cluster;        /* blocks along M that share their columns of B: 1 or 2 */

@@ -37,10 +37,11 @@ struct HeadDx {
 
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows rows, int col)
     {
+        uint32_t all[4][4];
+        Tile::load(all, buffer);
 #pragma unroll
         for (int slice = 0; slice < 4; slice++) {
-            uint32_t v[4];
-            Tile::load(v, buffer, slice);
+            uint32_t(&v)[4] = all[slice];
 #pragma unroll
             for (int left = 0; left < 4; left += 2) {       /* both rows of one pair of columns */
                 const int at = col + pair_column(slice, left);

@@ -208,30 +208,22 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
 
 /* ---- consumers ----------------------------------------------------------------------------------------- */
 
-/* One stage of products into acc; the very first of a tile overwrites. */
+/* One stage of products into acc; the very first of a tile overwrites. a, b: addresses. */
 template <class G>
 PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t b, bool accumulate)
 {
+    a = sixteens_of(a), b = sixteens_of(b);
 #pragma unroll
     for (int k = 0; k < BLOCK_K / 16; k++) {
-        const uint64_t right = G::B_ROWS ? operand_descriptor(b + k * 2048, 8192, 1024)
-                                         : operand_descriptor(b + k * 32, 0, 1024);
+        const uint64_t right = G::B_ROWS ? operand_descriptor(b + k * 2048 / 16, 8192, 1024)
+                                         : operand_descriptor(b + k * 32 / 16, 0, 1024);
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {
-            const uint64_t left = G::A_ROWS ? operand_descriptor(a + i * 8192 + k * 2048, 8192, 1024)
-                                            : operand_descriptor(a + i * 8192 + k * 32, 0, 1024);
+            const uint32_t rows = a + i * 8192 / 16;
+            const uint64_t left = G::A_ROWS ? operand_descriptor(rows + k * 2048 / 16, 8192, 1024)
+                                            : operand_descriptor(rows + k * 32 / 16, 0, 1024);
             Wgmma<G::BN, G::A_ROWS, G::B_ROWS>::multiply(acc[i], left, right, accumulate || k > 0);
         }
-    }
-}
-
-template <class G> PTX void release_stage(const GemmArgs &g, Shared<G> s, int stage)
-{
-    const int thread = threadIdx.x % 128;
-    if (g.cluster == 1) {
-        if (thread == 0) mbarrier_arrive(s.empty(stage));
-    } else if (thread < g.cluster) {
-        mbarrier_arrive_remote(s.empty(stage), thread);
     }
 }
 
@@ -244,6 +236,12 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     float acc[G::ROWS64][G::BN / 2];
     const int part = consumer * G::PART;
     int turn = 0;
+    /* a stage has been read: one thread tells each block of the cluster, whose loads fill ours too */
+    const int thread = threadIdx.x % 128;
+    const uint32_t empty = barrier_of_block(s.empty(0), thread < g.cluster ? thread : 0);
+    auto release = [&](int slot) {
+        if (thread < g.cluster) mbarrier_arrive_remote(empty + 8 * slot);
+    };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
     for (int t = first_tile(g); t < tile_end(g); t += tile_step(g), turn ^= 1) {
@@ -260,13 +258,13 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             multiply_stage<G>(acc, s.a(stage.slot) + part * 128, s.b(stage.slot), k > 0);
             wgmma_commit();
             wgmma_wait<1>();    /* the stage before this one has been read */
-            if (k > 0) release_stage<G>(g, s, previous);
+            if (k > 0) release(previous);
             previous = stage.slot;
         }
         if (!G::TOGETHER)
             named_barrier_arrive(BARRIER_TURN + (consumer ^ 1), 256); /* it queues behind our last product */
         wgmma_wait<0>();
-        release_stage<G>(g, s, previous);
+        release(previous);
 
         const int chunks = (min(G::BN, g.n - tile.n0) + G::COLUMNS - 1) / G::COLUMNS;
 #pragma unroll
@@ -320,7 +318,8 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
     wait_for_previous_kernels();
     dependents_may_launch();
 
-    const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32;
+    /* through a shuffle, so that the compiler knows them, and what follows from them, to be one for a warp */
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
     if (warpgroup == 0) {
         registers_give<LOADER_REGISTERS>();
         if (lane_of_warp() == 0) {

@@ -28,18 +28,18 @@ struct NormDx {
 
     __device__ void chunk(const Params &, float (&acc)[16], uint32_t buffer, Rows, int)
     {
+        uint32_t v[2][4], x[2][4];
+        Tile::load(v, buffer);
+        Tile::load(x, buffer + Tile::BYTES);
 #pragma unroll
         for (int slice = 0; slice < 2; slice++) {
-            uint32_t v[4], x[4];
-            Tile::load(v, buffer, slice);
-            Tile::load(x, buffer + Tile::BYTES, slice);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float2 grad = unpack(v[i]), in = unpack(x[i]);
-                v[i] = pack(norm_grad(acc[8 * slice + 2 * i], grad.x, s[i % 2], in.x),
-                            norm_grad(acc[8 * slice + 2 * i + 1], grad.y, s[i % 2], in.y));
+                float2 grad = unpack(v[slice][i]), in = unpack(x[slice][i]);
+                v[slice][i] = pack(norm_grad(acc[8 * slice + 2 * i], grad.x, s[i % 2], in.x),
+                                   norm_grad(acc[8 * slice + 2 * i + 1], grad.y, s[i % 2], in.y));
             }
-            Tile::store(buffer, slice, v);
+            Tile::store(buffer, slice, v[slice]);
         }
     }
 

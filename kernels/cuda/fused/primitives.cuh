@@ -109,6 +109,14 @@ template <int WIDTH> struct Tile16 {
     {
         load_matrices(address(tile, slice), pairs);
     }
+
+    /* All slices at once: shared memory is busy with the other consumer's operands, so that each load takes
+     * long, and a store between them would keep the next from being issued. */
+    static __device__ __forceinline__ void load(uint32_t (&pairs)[WIDTH / 16][4], uint32_t tile)
+    {
+#pragma unroll
+        for (int slice = 0; slice < WIDTH / 16; slice++) load(pairs[slice], tile, slice);
+    }
     static __device__ __forceinline__ void store(uint32_t tile, int slice, const uint32_t (&pairs)[4])
     {
         store_matrices(address(tile, slice), pairs);

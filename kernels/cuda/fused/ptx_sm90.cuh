@@ -24,15 +24,19 @@ PTX void mbarrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* The barrier at the same place in the shared memory of block `rank` of the cluster. It carries no fence of
- * cluster scope: one would order all earlier stores of the block, which costs a quarter of the GEMM. */
-PTX void mbarrier_arrive_remote(uint32_t barrier, uint32_t rank)
+/* Where the barrier at the same place in block `rank` of the cluster is. */
+PTX uint32_t barrier_of_block(uint32_t barrier, uint32_t rank)
 {
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-                 "}" ::"r"(barrier), "r"(rank) : "memory");
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(barrier), "r"(rank));
+    return there;
+}
+
+/* Takes what barrier_of_block returned. It carries no fence of cluster scope: one would order all earlier
+ * stores of the block, which costs a quarter of the GEMM. */
+PTX void mbarrier_arrive_remote(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 PTX void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
@@ -41,16 +45,18 @@ PTX void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
+/* The hint, in nanoseconds, lets a waiting thread sleep instead of asking again and again: polling takes issue
+ * slots and power from the warps that multiply. */
 PTX void mbarrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "AGAIN_%=:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
                  "@done bra.uni DONE_%=;\n"
                  "bra.uni AGAIN_%=;\n"
                  "DONE_%=:\n"
-                 "}" ::"r"(barrier), "r"(parity) : "memory");
+                 "}" ::"r"(barrier), "r"(parity), "r"(1000000) : "memory");
 }
 
 /* ---- named barriers: waiting threads sleep ------------------------------------------------------------- */
@@ -149,13 +155,17 @@ template <int COUNT> PTX void registers_give()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* Operand in shared memory, 128-byte swizzle. Both distances in bytes; their meaning depends on the storage
- * form (mainloop_sm90.cuh). */
-PTX uint64_t operand_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
+/* A shared address as descriptors want it. Its upper bits, which name the block of the cluster, are cut off:
+ * they would end up among the distances. */
+PTX uint32_t sixteens_of(uint32_t address) { return (address & 0x3ffff) >> 4; }
+
+/* Operand in shared memory, 128-byte swizzle, at sixteens_of its address: steps to the next are then constants
+ * and cost one addition. Both distances in bytes; their meaning depends on the storage form
+ * (mainloop_sm90.cuh). */
+PTX uint64_t operand_descriptor(uint32_t sixteens, uint32_t leading, uint32_t stride)
 {
-    const uint64_t swizzle_128 = 1ull << 62;
-    return swizzle_128 | (uint64_t)(stride >> 4) << 32 | (uint64_t)(leading >> 4) << 16 |
-           (address & 0x3ffff) >> 4;
+    const uint32_t swizzle_128 = 1u << 30, low = sixteens + (leading >> 4 << 16);
+    return (uint64_t)(swizzle_128 | stride >> 4) << 32 | low;
 }
 
 /* ---- 8 x 8 matrices of 16-bit values between registers and shared memory ------------------------------- */

@@ -23,10 +23,11 @@ template <bool XG> struct Residual {
 
     __device__ void chunk(const Params &p, float (&acc)[COLUMNS / 2], uint32_t buffer, Rows, int col)
     {
+        uint32_t all[COLUMNS / 16][4];
+        Tile::load(all, buffer);
 #pragma unroll
         for (int slice = 0; slice < COLUMNS / 16; slice++) {
-            uint32_t v[4];
-            Tile::load(v, buffer, slice);
+            uint32_t(&v)[4] = all[slice];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float2 residual = unpack(v[i]);
