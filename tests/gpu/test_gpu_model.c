@@ -97,13 +97,13 @@ static void make_batch(Batch *batch, const Sizes *s, uint64_t key)
     }
 }
 
-static double train_step(Llama *model, const Batch *batch, int step, float lr)
+static StepStats train_step(Llama *model, const Batch *batch, int step, float lr, float weight_decay)
 {
     Hyper hyper = {.lr = lr,
                    .beta1 = 0.9f,
                    .beta2 = 0.95f,
                    .eps = 1e-8f,
-                   .weight_decay = 0.1f,
+                   .weight_decay = weight_decay,
                    .clip = 1,
                    .seed = 1,
                    .step = (uint32_t)step,
@@ -111,7 +111,7 @@ static double train_step(Llama *model, const Batch *batch, int step, float lr)
                    .bias2 = 1 - powf(0.95f, (float)(step + 1))};
     llama_begin_step(model);
     llama_micro_step(model, batch, 1.0f / (float)batch->valid, true, true);
-    return llama_update(model, &hyper).loss;
+    return llama_update(model, &hyper);
 }
 
 static float *all_masters(const Llama *model, int64_t *count)
@@ -162,29 +162,40 @@ static void gradients_match_the_cpu(void **state)
     gpu_context_close(&ctx);
 }
 
+/* Rounding to BF16, imitated on the CPU, moves these losses by 0.11 % at most. Every batch is fresh: learning
+ * three by heart amplifies rounding to 1.7 %. The weight decay is 1: that of 0.1 moves losses by only 0.1 %.
+ * AdamW hardly feels the scale of a gradient, so early norms are compared too: rounding moves them by 0.27 %
+ * at most, a factor of 1.02 on dqkv or on the dx that enters a layer by about 1 % or more. */
 static void losses_follow_the_cpu(void **state)
 {
     (void)state;
-    enum { STEPS = 40 };
+    enum { STEPS = 40, NORM_STEPS = 5 };
+    static const float lr[SHAPES] = {2e-3f, 1e-3f, 1e-3f}, weight_decay = 1;
     OpContext ctx = gpu_context(false);
-    const Sizes *s = &shapes[0];
-    ConfigLoad *load = make_config(s);
-    Llama *cpu = make_model(config_values(load), NULL, false),
-          *gpu = make_model(config_values(load), &ctx, true);
-    double first = 0, last = 0;
-    for (int step = 0; step < STEPS; step++) {
-        Batch batch = {0};
-        make_batch(&batch, s, (uint64_t)(step % 3));
-        double want = train_step(cpu, &batch, step, 2e-3f), got = train_step(gpu, &batch, step, 2e-3f);
-        if (!step) first = got;
-        last = got;
-        if (!(fabs(got - want) < 0.005 * want))
-            fail_msg("step %d: loss %.5f, on the CPU %.5f", step, got, want);
-        batch_free(&batch);
+    for (int i = 0; i < SHAPES; i++) {
+        const Sizes *s = &shapes[i];
+        ConfigLoad *load = make_config(s);
+        Llama *cpu = make_model(config_values(load), NULL, false),
+              *gpu = make_model(config_values(load), &ctx, true);
+        double first = 0, last = 0;
+        for (int step = 0; step < STEPS; step++) {
+            Batch batch = {0};
+            make_batch(&batch, s, (uint64_t)step);
+            StepStats want = train_step(cpu, &batch, step, lr[i], weight_decay);
+            StepStats got = train_step(gpu, &batch, step, lr[i], weight_decay);
+            if (!step) first = got.loss;
+            last = got.loss;
+            if (!(fabs(got.loss - want.loss) < 0.005 * want.loss))
+                fail_msg("%s, step %d: loss %.5f, on the CPU %.5f", s->name, step, got.loss, want.loss);
+            if (step < NORM_STEPS && !(fabs(got.grad_norm - want.grad_norm) < 0.0075 * want.grad_norm))
+                fail_msg("%s, step %d: norm of the gradient %.5f, on the CPU %.5f", s->name, step,
+                         got.grad_norm, want.grad_norm);
+            batch_free(&batch);
+        }
+        assert_true(last < 0.95 * first);
+        llama_destroy(cpu), llama_destroy(gpu);
+        config_free(load);
     }
-    assert_true(last < 0.95 * first);
-    llama_destroy(cpu), llama_destroy(gpu);
-    config_free(load);
     gpu_context_close(&ctx);
 }
 
@@ -201,7 +212,7 @@ static void steps_have_the_same_bits(void **state)
             for (int step = 0; step < 6; step++) {
                 Batch batch = {0};
                 make_batch(&batch, &shapes[i], (uint64_t)step);
-                train_step(model, &batch, step, 1e-3f);
+                train_step(model, &batch, step, 1e-3f, 0.1f);
                 batch_free(&batch);
             }
             runs[run] = all_masters(model, &count);
@@ -315,7 +326,7 @@ static int trace(const char *dir, const char *batches, const char *out, float lr
             }
             free(tensors);
         }
-        float loss = (float)train_step(model, &batch, step, lr);
+        float loss = (float)train_step(model, &batch, step, lr, 0.1f).loss;
         fwrite(&loss, sizeof loss, 1, to);
     }
     llama_destroy(model);
