@@ -4,8 +4,8 @@
 #include "kernels/cuda/cuda.h"
 #include "model/llama.h"
 
-/* A context with a backend of its own. Ends the program where there is no GPU. */
-OpContext gpu_context(bool deterministic);
+/* A context with a backend of its own, every op in the same form. Ends the program where there is no GPU. */
+OpContext gpu_context(bool deterministic, CudaFusion fusion);
 void gpu_context_close(OpContext *ctx);
 
 /* After the last micro-step and before an update: dW = G diag gamma in the rows of the master, or dgamma for

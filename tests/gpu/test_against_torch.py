@@ -3,7 +3,8 @@
 
 Every gradient tensor (q, k, v apart), at initialisation and after 200 steps: its error against Hugging Face
 in FP32 is at most 1.1 times that of Hugging Face in BF16 on the same weights and tokens. Then 50 optimiser
-steps side by side: losses within 0.5 % at each. Prints one "ok - " or "not ok - " line a check.
+steps side by side: losses within 0.5 % at each. All with separate kernels, then with fused ones. Prints one
+"ok - " or "not ok - " line a check.
 """
 import os
 import subprocess
@@ -16,6 +17,7 @@ SIZES = dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=4, num_a
              num_key_value_heads=4, vocab_size=VOCAB, max_position_embeddings=512)
 SEQUENCES, SEQ, LR = 8, 256, 3e-4
 ROOM, LEAST_ERROR = 1.1, 1e-4
+FUSIONS = {"off": "", "on": ", fused"}                  # the tool's word, and what a check's name says of it
 
 failures = 0
 
@@ -26,12 +28,12 @@ def check(good, name, detail=""):
     print(f"{'ok' if good else 'not ok'} - {name}{': ' + detail if detail else ''}", flush=True)
 
 
-def make_batches(torch, steps, seed):
-    """Tokens that can be learnt: three in four follow from the one before."""
+def make_batches(torch, steps, seed, seq=SEQ):
+    """[steps, sequences, seq + 1] tokens that can be learnt: three in four follow from the one before."""
     g = torch.Generator().manual_seed(seed)
-    tokens = torch.randint(VOCAB, (steps, SEQUENCES, SEQ + 1), generator=g)
-    noise = torch.rand(steps, SEQUENCES, SEQ + 1, generator=g) < 0.25
-    for i in range(1, SEQ + 1):
+    tokens = torch.randint(VOCAB, (steps, SEQUENCES, seq + 1), generator=g)
+    noise = torch.rand(steps, SEQUENCES, seq + 1, generator=g) < 0.25
+    for i in range(1, seq + 1):
         tokens[:, :, i] = torch.where(noise[:, :, i], tokens[:, :, i], (tokens[:, :, i - 1] * 5 + 3) % VOCAB)
     return tokens
 
@@ -49,10 +51,12 @@ def make_optimizer(torch, model, decay):
     return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(torch, model, batches, decay):
+def train(torch, model, batches, decay, autocast=False):
+    """Trains the model and returns its losses; autocast: matrix products in BF16."""
     optimizer, losses = make_optimizer(torch, model, decay), []
     for tokens in batches:
-        loss = loss_of(torch, model, tokens.cuda())
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = loss_of(torch, model, tokens.cuda())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -67,18 +71,24 @@ def gradients(torch, model, tokens):
     return {n: p.grad.float().flatten() for n, p in model.named_parameters()}
 
 
-def trace(torch, model, batches, folder):
-    """The tool's gradients at the model's weights, and its losses over the batches."""
+def save(model, batches, folder):
+    """The model and the batches as the tool reads them."""
     import numpy
 
-    weights, data, out = (os.path.join(folder, n) for n in ("model", "batches.bin", "out.bin"))
-    model.save_pretrained(weights)
-    with open(data, "wb") as f:
-        numpy.array([len(batches), SEQUENCES, SEQ], numpy.int32).tofile(f)
+    model.save_pretrained(os.path.join(folder, "model"))
+    with open(os.path.join(folder, "batches.bin"), "wb") as f:
+        numpy.array([len(batches), batches.shape[1], batches.shape[2] - 1], numpy.int32).tofile(f)
         for tokens in batches:
             tokens[:, :-1].numpy().astype(numpy.int32).tofile(f)
             tokens[:, 1:].numpy().astype(numpy.int32).tofile(f)
-    done = subprocess.run([TOOL, "trace", weights, data, out, str(LR)], stdout=subprocess.PIPE,
+
+
+def trace(torch, folder, fusion):
+    """The tool's gradients at the saved weights, and its losses over the saved batches. fusion: off, on."""
+    import numpy
+
+    weights, data, out = (os.path.join(folder, n) for n in ("model", "batches.bin", "out.bin"))
+    done = subprocess.run([TOOL, "trace", weights, data, out, str(LR), fusion], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"not ok - the tool failed: {done.stderr}")
@@ -90,11 +100,14 @@ def trace(torch, model, batches, folder):
     return grads, values[at:].tolist()
 
 
-def compare_gradients(torch, model, tokens, grads, name):
+def exact_and_half(torch, model, tokens):
+    """Hugging Face's gradients in FP32 and in BF16."""
     import copy
 
-    exact = gradients(torch, model, tokens)
-    half = gradients(torch, copy.deepcopy(model).to(torch.bfloat16), tokens)
+    return gradients(torch, model, tokens), gradients(torch, copy.deepcopy(model).to(torch.bfloat16), tokens)
+
+
+def compare_gradients(exact, half, grads, name):
     worst, worst_name = 0.0, ""
     for key, want in exact.items():
         ours, theirs = ((g[key] - want).norm() / want.norm() for g in (grads, half))
@@ -128,15 +141,21 @@ def main():
         kind = "tied" if tied else "untied"
         batches = make_batches(torch, 200, 2)
         with tempfile.TemporaryDirectory() as folder:
-            grads, losses = trace(torch, model, batches[:50], folder)
-            compare_gradients(torch, model, batches[0], grads, f"at initialisation, {kind}")
+            save(model, batches[:50], folder)
+            exact, half = exact_and_half(torch, model, batches[0])
             expected = train(torch, model, batches[:50], 0.1)
-            off = max(abs(a - b) / b for a, b in zip(losses, expected))
-            check(len(losses) == 50 and off <= 0.005, f"50 losses within 0.5 %, {kind}",
-                  f"largest difference {100 * off:.3f} %, last loss {losses[-1]:.4f}")
+            for fusion, fused in FUSIONS.items():
+                grads, losses = trace(torch, folder, fusion)
+                compare_gradients(exact, half, grads, f"at initialisation, {kind}{fused}")
+                off = max(abs(a - b) / b for a, b in zip(losses, expected))
+                check(len(losses) == 50 and off <= 0.005, f"50 losses within 0.5 %, {kind}{fused}",
+                      f"largest difference {100 * off:.3f} %, last loss {losses[-1]:.4f}")
             train(torch, model, batches[50:], 0.1)
-            grads, _ = trace(torch, model, batches[:1], folder)
-            compare_gradients(torch, model, batches[0], grads, f"after 200 steps, {kind}")
+            save(model, batches[:1], folder)
+            exact, half = exact_and_half(torch, model, batches[0])
+            for fusion, fused in FUSIONS.items():
+                grads, _ = trace(torch, folder, fusion)
+                compare_gradients(exact, half, grads, f"after 200 steps, {kind}{fused}")
     sys.exit(failures != 0)
 
 
