@@ -4,16 +4,29 @@
     make build/cuda/tests/gpu/bench_fused
     python3 scripts/bench_fused.py [--program PATH] [--op OP] [--runs N] [1b 8b 70b]
 
-Of each op, the variant with the best median; its ratio is the median over the processes, the spread the
-distance between the lowest and the highest. A difference inside the spread is called equal.
+ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the distance between
+the lowest and the highest. A difference inside that spread is called equal. over product: time of the fused op
+over that of the product alone, as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own
+kernels (v0.1) on an H200 that is as hot.
 """
 import argparse
 import re
 import statistics
 import subprocess
+from collections import Counter
 
 LINE = re.compile(r"^(\S+) +(\S.*?) +(\d+x\d+ c\d g\d+) +fused +([\d.]+) ms +(\d+) TFLOP/s +unfused +([\d.]+) ms +"
-                  r"unfused/fused ([\d.]+)$")
+                  r"unfused/fused ([\d.]+) +product +([\d.]+) ms +fused/product ([\d.]+)$")
+WIDTHS = ["1b", "8b", "70b"]
+CODA = {"out": (1.01, 0.94, 0.93), "down": (0.96, 0.94, 0.94), "gate_up": (0.90, 0.93, 0.98), "qkv": (0.91, 0.96, 0.98),
+        "down_dx, y again": (1.01, 1.01, 0.96), "gate_up_dx": (0.98, 0.96, 0.96), "qkv_dx": (0.99, 0.95, 0.91),
+        "head_eval": (0.93,)}
+
+
+def coda(op, width):
+    values = CODA.get(op, ())
+    at = WIDTHS.index(width)
+    return values[at] if at < len(values) else None
 
 
 def main():
@@ -21,10 +34,11 @@ def main():
     parser.add_argument("--program", default="build/cuda/tests/gpu/bench_fused")
     parser.add_argument("--op")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("widths", nargs="*", default=["1b", "8b", "70b"])
+    parser.add_argument("widths", nargs="*", default=WIDTHS)
     options = parser.parse_args()
 
-    print(f"{'width':6} {'op':18} {'variant':16} {'fused ms':>9} {'unfused ms':>10} {'ratio':>6} {'spread':>7}")
+    print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | spread | | over product | CODA |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for width in options.widths:
         ops = {}
         for _ in range(options.runs):
@@ -33,15 +47,18 @@ def main():
             for line in output.splitlines():
                 found = LINE.match(line)
                 if found:
-                    _, op, variant, fused, _, unfused, ratio = found.groups()
-                    ops.setdefault(op, {}).setdefault(variant, []).append((float(ratio), float(fused), float(unfused)))
-        for op, variants in ops.items():
-            variant, runs = max(variants.items(), key=lambda v: statistics.median(r[0] for r in v[1]))
-            ratios = [r[0] for r in runs]
+                    ops.setdefault(found[2], []).append(found)
+        for op, runs in ops.items():
+            def middle(group):
+                return statistics.median(float(run[group]) for run in runs)
+
+            ratios = [float(run[7]) for run in runs]
             ratio, spread = statistics.median(ratios), max(ratios) - min(ratios)
             word = "equal" if abs(ratio - 1) <= spread else "ahead" if ratio > 1 else "behind"
-            print(f"{width:6} {op:18} {variant:16} {statistics.median(r[1] for r in runs):9.3f} "
-                  f"{statistics.median(r[2] for r in runs):10.3f} {ratio:6.3f} {spread:7.3f} {word}")
+            variant = Counter(run[3] for run in runs).most_common(1)[0][0]
+            theirs = coda(op, width)
+            print(f"| {width} | {op} | {variant} | {middle(4):.3f} | {middle(5):.0f} | {middle(6):.3f} | {ratio:.3f} | "
+                  f"{spread:.3f} | {word} | {middle(9):.3f} | {theirs or ''} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,23 @@
 """The 1B training step and single layers against PyTorch, on the same GPU in one call.
 
     python3 scripts/bench_vs_torch.py [--out=FILE.json] [--train=./train] [--layer=PATH/bench_layer]
-                                      [--seq=2048,8192] [step] [layer]
+                                      [--seq=2048,8192] [--rounds=3] [step] [layer]
 
 PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters,
 gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c).
-Every measurement is a process of its own, so that each has the whole card; ours run before and after
-PyTorch's. Times are medians. Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
+coda.c runs with separate kernels (fusion none) and with fused ones where they are faster (auto). Processes take
+turns on the card, one measuring while the others are idle or not yet started, --rounds times; a time is the
+median of a process, a ratio the median over the rounds, with the distance between the lowest and the highest.
+Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import json
 import math
 import os
+import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
 
 VOCAB, LAYERS, TOKENS = 128256, 16, 16384
 WIDTHS = {
@@ -92,10 +97,15 @@ def torch_layer(torch, name, seq):
     x = torch.randn(w["rows"] // seq, seq, w["d"], device="cuda", dtype=torch.bfloat16).requires_grad_()
     grad = torch.randn_like(x)
     leaves = [x] + list(p.values())
-    with torch.no_grad():
-        forward = median_ms(torch, lambda: layer(x, p, cos, sin), 20, 40)
-    both = median_ms(torch, lambda: torch.autograd.grad(layer(x, p, cos, sin), leaves, grad), 20, 40)
-    return dict(fwd_ms=forward, fwdbwd_ms=both)
+
+    def forward():
+        with torch.no_grad():
+            layer(x, p, cos, sin)
+
+    def both():
+        torch.autograd.grad(layer(x, p, cos, sin), leaves, grad)
+
+    return lambda: dict(fwd_ms=median_ms(torch, forward, 20, 60), fwdbwd_ms=median_ms(torch, both, 20, 60))
 
 
 def torch_step(torch, recipe, seq):
@@ -129,75 +139,120 @@ def torch_step(torch, recipe, seq):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    torch.cuda.reset_peak_memory_stats()
-    ms = median_ms(torch, step, 6, 20)
-    return dict(step_ms=ms, tok_per_s=TOKENS / ms * 1e3, peak_bytes=torch.cuda.max_memory_allocated())
+    def measure():
+        torch.cuda.reset_peak_memory_stats()
+        ms = median_ms(torch, step, 6, 20)
+        return dict(step_ms=ms, tok_per_s=TOKENS / ms * 1e3, peak_bytes=torch.cuda.max_memory_allocated())
+
+    return measure
 
 
 def torch_side(what, name, seq):
+    """Measures once for every line on stdin."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        result = (torch_step if what == "step" else torch_layer)(torch, name, seq)
-    result["libraries"] = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    print(json.dumps(result))
+        measure = (torch_step if what == "step" else torch_layer)(torch, name, seq)
+        measure()   # compiles
+        for _ in sys.stdin:
+            result = measure()
+            result["libraries"] = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+            print(json.dumps(result), flush=True)
 
 
 # ---- both sides --------------------------------------------------------------------------------------------
 
 
+class TorchWorker:
+    def __init__(self, what, name, seq):
+        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--torch", what, name, str(seq)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        sys.exit("error: PyTorch's side failed, see above")
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
 def run(command):
+    """What a process reports: one dictionary a line of JSON."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr[-2000:]}{done.stdout[-500:]}")
-    return json.loads(lines[-1])
+    return lines
 
 
-def run_torch(what, name, seq):
-    return run([sys.executable, os.path.abspath(__file__), "--torch", what, name, str(seq)])
+def ratio_text(theirs, ours):
+    """Above 1 we are faster. theirs, ours: milliseconds of each round."""
+    ratios = [t / o for t, o in zip(theirs, ours)]
+    return f"{statistics.median(ratios):6.3f} +-{(max(ratios) - min(ratios)) / 2:5.3f}"
 
 
-def compare_steps(train, config, seqs, results):
-    print("1B step, 16 layers, 16,384 tokens, tied embeddings        tokens/s   ratio   peak GiB   ratio")
+def compare_steps(train, config, seqs, rounds, results):
+    print("1B step, 16 layers, 16,384 tokens, tied      tokens/s   ratio to the faster PyTorch   peak GiB   ratio")
     for seq in seqs:
-        command = [train, "bench", config, "--run.device=cuda", f"--train.seq_len={seq}",
-                   f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
-                   "--train.recompute=swiglu"]
-        ours = [run(command)]
-        bf16, fp32 = run_torch("step", "bf16", seq), run_torch("step", "fp32", seq)
-        ours.append(run(command))
-        mine = min(ours, key=lambda o: o["step_ms"])
-        results[f"step_{seq}"] = dict(ours=ours, torch_bf16=bf16, torch_fp32=fp32)
-        fastest = max(bf16["tok_per_s"], fp32["tok_per_s"])
-        gib = 2.0 ** 30
-        for name, r in (("PyTorch, all BF16", bf16), ("PyTorch, FP32 with autocast", fp32)):
-            print(f"  seq {seq}: {name:40s} {r['tok_per_s']:12.0f}          {r['peak_bytes'] / gib:8.2f}")
-        print(f"  seq {seq}: {'coda.c, BF16 with FP32 masters':40s} {mine['tok_per_s']:12.0f}"
-              f"  {mine['tok_per_s'] / fastest:6.3f}  {mine['plan_bytes'] / gib:8.2f}"
-              f"  {mine['plan_bytes'] / fp32['peak_bytes']:6.3f}", flush=True)
+        def ours(fusion):
+            return run([train, "bench", config, "--run.device=cuda", f"--train.seq_len={seq}",
+                        f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
+                        "--train.recompute=swiglu", f"--fusion={fusion}"])[-1]
+
+        found = {"none": [], "auto": [], "bf16": [], "fp32": []}
+        for recipe in ("fp32", "bf16"):     # one at a time: each fills a good part of the memory
+            worker = TorchWorker("step", recipe, seq)
+            for _ in range(rounds):
+                found[recipe].append(worker.measure())
+                if recipe == "bf16":
+                    found["none"].append(ours("none"))
+                    found["auto"].append(ours("auto"))
+            worker.close()
+        results[f"step_{seq}"] = found
+        times = {key: [r["step_ms"] for r in value] for key, value in found.items()}
+        faster = min(("bf16", "fp32"), key=lambda k: statistics.median(times[k]))
+        names = dict(bf16="PyTorch, all BF16", fp32="PyTorch, FP32 and autocast", none="coda.c, separate kernels",
+                     auto="coda.c, fused where faster")
+        peak = max(r["peak_bytes"] for r in found["fp32"])
+        for key, name in names.items():
+            size = max(r.get("peak_bytes") or r["plan_bytes"] for r in found[key])
+            ratio = ratio_text(times[faster], times[key]) if key in ("none", "auto") else ""
+            print(f"  seq {seq}: {name:28s} {TOKENS / statistics.median(times[key]) * 1e3:12.0f}   {ratio:27s} "
+                  f"{size / 2**30:10.2f}   {size / peak:.3f}", flush=True)
 
 
-def compare_layers(bench, results):
-    print("one layer                    forward ms  PyTorch   ratio     with backward ms  PyTorch   ratio")
+def compare_layers(bench, rounds, results):
+    print("one layer, seq 2048          forward ms  PyTorch        ratio     with backward ms  PyTorch        ratio")
+    cache = tempfile.mkdtemp()
     for name in WIDTHS:
-        ours = [run([bench, "--seq=2048", name])]
-        theirs = run_torch("layer", name, 2048)
-        ours.append(run([bench, "--seq=2048", name]))
-        forward, both = min(o["fwd_ms"] for o in ours), min(o["fwdbwd_ms"] for o in ours)
+        worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
+        for _ in range(rounds):
+            theirs.append(worker.measure())
+            ours.append({r["fusion"]: r for r in run([bench, "--seq=2048", f"--cache={cache}", name])})
+        worker.close()
         results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
-        print(f"  {name:4s} width, seq 2048       {forward:10.3f} {theirs['fwd_ms']:8.3f}"
-              f"  {theirs['fwd_ms'] / forward:6.3f}           {both:8.3f} {theirs['fwdbwd_ms']:8.3f}"
-              f"  {theirs['fwdbwd_ms'] / both:6.3f}", flush=True)
+        for fusion in ("off", "auto"):
+            line = f"  {name:4s} width, fusion {fusion:4s} "
+            for key in ("fwd_ms", "fwdbwd_ms"):
+                mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
+                line += (f"  {statistics.median(mine):13.3f} {statistics.median(torchs):8.3f}"
+                         f"  {ratio_text(torchs, mine)}")
+            print(line, flush=True)
+    shutil.rmtree(cache)
 
 
 def main():
     if sys.argv[1:2] == ["--torch"]:
         return torch_side(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     options = dict(out="", train="./train", layer="build/cuda/tests/gpu/bench_layer",
-                   config="configs/llama3_1b.json", seq="2048,8192")
+                   config="configs/llama3_1b.json", seq="2048,8192", rounds="3")
     parts = []
     for argument in sys.argv[1:]:
         name, equals, value = argument.removeprefix("--").partition("=")
@@ -211,9 +266,9 @@ def main():
     for part in parts or ["step", "layer"]:
         if part == "step":
             seqs = [int(seq) for seq in options["seq"].split(",")]
-            compare_steps(options["train"], options["config"], seqs, results)
+            compare_steps(options["train"], options["config"], seqs, int(options["rounds"]), results)
         else:
-            compare_layers(options["layer"], results)
+            compare_layers(options["layer"], int(options["rounds"]), results)
     if options["out"]:
         with open(options["out"], "w") as f:
             json.dump(results, f, indent=1)

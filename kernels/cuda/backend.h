@@ -27,6 +27,7 @@ struct CudaBackend {
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
     bool             sm90;              /* Hopper: the fused kernels run */
+    unsigned        *finished_blocks;   /* device, 0 between kernels: counts the blocks of one that are done */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */
@@ -120,6 +121,8 @@ void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats);
 void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
                   bool accumulate);
 void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate);
+/* The targets' share of it: grad[target] -= beta xg. */
+void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h);
 void cuda_head_eval(const OpContext *ctx, const HeadChunk *h);
 void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h);
 void cuda_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);

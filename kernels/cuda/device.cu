@@ -168,6 +168,8 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
         cuda_backend_close(b);
         return nullptr;
     }
+    CUDA_CHECK("open", cudaMalloc(&b->finished_blocks, sizeof *b->finished_blocks));
+    CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, sizeof *b->finished_blocks, b->stream));
     b->multiprocessors = gpu.multiProcessorCount;
     b->sm90 = gpu.major == 9 && gpu.minor == 0;
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
@@ -189,6 +191,7 @@ void cuda_backend_close(void *backend)
     if (b->gemms) gemm_table_close(b->gemms);
     if (b->fused) fused_table_close(b->fused);
     if (b->lt) cublasLtDestroy(b->lt);
+    cudaFree(b->finished_blocks);
     if (b->stream) cudaStreamDestroy(b->stream);
     delete b;
 }

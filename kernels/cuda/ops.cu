@@ -77,7 +77,7 @@ extern "C" const Ops cuda_ops = [] {
     t.embed = cuda_embed, t.qkv = dispatch_qkv, t.attention = cuda_attention, t.residual = dispatch_residual;
     t.gate_up = dispatch_gate_up;
     t.head = dispatch_head, t.head_loss = cuda_head_loss, t.head_dx = dispatch_head_dx,
-    t.head_dw = cuda_head_dw;
+    t.head_dw = dispatch_head_dw;
     t.head_eval = dispatch_head_eval, t.logits = cuda_logits;
     t.down_dx = dispatch_down_dx, t.norm_dx = dispatch_norm_dx, t.out_dx = dispatch_out_dx;
     t.attention_bwd = cuda_attention_bwd, t.qkv_grad = cuda_qkv_grad, t.dw = dispatch_dw,

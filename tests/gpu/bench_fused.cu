@@ -1,8 +1,14 @@
-/* Fused ops against the unfused ones: medians of alternating runs on a hot card.
+/* Fused ops against the unfused ones and against cublasLt's product alone, on a hot card.
  *
- *   bench_fused WIDTH [OP] [quick]       1b, 8b or 70b: every variant of every op; above 1 the fused op is
- * faster bench_fused WIDTH OP once            each variant and the unfused op once, for a profiler */
+ *   bench_fused WIDTH [OP]          1b, 8b or 70b: of each op the variant that a first selection finds fastest
+ *   bench_fused WIDTH OP variants   what the selection saw
+ *   bench_fused WIDTH OP once       each variant and the unfused op once, for a profiler */
 #include "tests/gpu/fused_cases.cuh"
+
+typedef std::function<void()> Run;
+
+enum { ROUNDS = 60, FIRST_ROUNDS = 7 };
+static const double HOT_MS = 250, FIRST_HOT_MS = 60;    /* of the same work before anything counts */
 
 static double median(std::vector<double> v)
 {
@@ -10,63 +16,55 @@ static double median(std::vector<double> v)
     return v[v.size() / 2];
 }
 
-/* Medians of alternating runs on a hot card: at least 0.25 s of the same work first. */
-static void time_pair(const std::function<void()> &a, const std::function<void()> &b, int rounds,
-                      float heat_ms, double *ms_a, double *ms_b)
+/* Median milliseconds of each run, taken in turn. The queue never runs empty within a round, so that no time
+ * to launch is counted: what is timed first follows an untimed run. */
+static std::vector<double> time_runs(const std::vector<Run> &runs, int rounds, double hot_ms)
 {
-    cudaEvent_t e[3];
-    std::vector<double> times_a, times_b;
-    for (cudaEvent_t &event : e) CUDA_CHECK("bench", cudaEventCreate(&event));
-    for (float heat = 0; heat < heat_ms;) {
-        CUDA_CHECK("bench", cudaEventRecord(e[0], stream()));
-        for (int i = 0; i < 4; i++) a(), b();
-        CUDA_CHECK("bench", cudaEventRecord(e[1], stream()));
-        CUDA_CHECK("bench", cudaEventSynchronize(e[1]));
-        float ms;
-        CUDA_CHECK("bench", cudaEventElapsedTime(&ms, e[0], e[1]));
-        heat += ms;
+    std::vector<cudaEvent_t> events(runs.size() + 1);
+    std::vector<std::vector<double>> times(runs.size());
+    std::vector<double> medians;
+    for (cudaEvent_t &event : events) CUDA_CHECK("bench", cudaEventCreate(&event));
+    double heat = 0;
+    for (int i = 0; i < rounds || heat < hot_ms;) {
+        runs.back()();
+        for (size_t r = 0; r < runs.size(); r++) {
+            CUDA_CHECK("bench", cudaEventRecord(events[r], stream()));
+            runs[r]();
+        }
+        CUDA_CHECK("bench", cudaEventRecord(events.back(), stream()));
+        CUDA_CHECK("bench", cudaEventSynchronize(events.back()));
+        bool hot = heat >= hot_ms;
+        i += hot;
+        for (size_t r = 0; r < runs.size(); r++) {
+            float ms;
+            CUDA_CHECK("bench", cudaEventElapsedTime(&ms, events[r], events[r + 1]));
+            if (hot) times[r].push_back(ms);
+            else heat += ms;
+        }
     }
-    for (int i = 0; i < rounds; i++) {
-        float ms;
-        CUDA_CHECK("bench", cudaEventRecord(e[0], stream()));
-        a();
-        CUDA_CHECK("bench", cudaEventRecord(e[1], stream()));
-        b();
-        CUDA_CHECK("bench", cudaEventRecord(e[2], stream()));
-        CUDA_CHECK("bench", cudaEventSynchronize(e[2]));
-        CUDA_CHECK("bench", cudaEventElapsedTime(&ms, e[0], e[1]));
-        times_a.push_back(ms);
-        CUDA_CHECK("bench", cudaEventElapsedTime(&ms, e[1], e[2]));
-        times_b.push_back(ms);
-    }
-    for (cudaEvent_t &event : e) CUDA_CHECK("bench", cudaEventDestroy(event));
-    *ms_a = median(times_a), *ms_b = median(times_b);
+    for (cudaEvent_t event : events) CUDA_CHECK("bench", cudaEventDestroy(event));
+    for (const auto &t : times) medians.push_back(median(t));
+    return medians;
 }
 
-static void time_case(const Sizes &s, const Case &c, bool quick)
+static void time_case(const Sizes &s, const Case &c, bool show)
 {
-    double best = 0;
-    std::string best_line;
-    std::vector<int> groups = {16};
-    if (!quick || c.op == OP_HEAD) groups = {8, 16, 64};
+    bool head = c.op == OP_HEAD || c.op == OP_HEAD_EVAL;
+    std::vector<FusedVariant> variants = variants_of(c, head ? std::vector<int>{16, 64} : std::vector<int>{16});
+    std::vector<Run> runs;
     prepare(c);
-    c.unfused();
-    for (FusedVariant v : variants_of(c, groups)) {
-        double fused, unfused;
-        time_pair(
-            [&] {
-                c.fused(FusedCall{&ctx, c.op, v});
-            },
-            c.unfused, quick ? 15 : 60, quick ? 80 : 250, &fused, &unfused);
-        char line[160];
-        snprintf(line, sizeof line,
-                 "%-4s %-16s %s  fused %7.3f ms %4.0f TFLOP/s  unfused %7.3f ms  unfused/fused %.3f", s.name,
-                 c.name.c_str(), variant_name(v), fused, c.flops / fused * 1e-9, unfused, unfused / fused);
-        printf("%s\n", line);
-        fflush(stdout);
-        if (unfused / fused > best) best = unfused / fused, best_line = line;
-    }
-    printf("best %s\n", best_line.c_str());
+    c.unfused(), c.product();   /* the library makes its choices */
+    for (FusedVariant v : variants) runs.push_back([&c, v] { c.fused(FusedCall{&ctx, c.op, v}); });
+    std::vector<double> first = time_runs(runs, FIRST_ROUNDS, FIRST_HOT_MS);
+    size_t best = (size_t)(std::min_element(first.begin(), first.end()) - first.begin());
+    for (size_t i = 0; show && i < runs.size(); i++)
+        printf("%-4s %-17s %s  %7.3f ms\n", s.name, c.name.c_str(), variant_name(variants[i]), first[i]);
+
+    std::vector<double> ms = time_runs({runs[best], c.unfused, c.product}, ROUNDS, HOT_MS);
+    printf("%-4s %-17s %s  fused %7.3f ms %4.0f TFLOP/s  unfused %7.3f ms  unfused/fused %.3f  "
+           "product %7.3f ms  fused/product %.3f\n",
+           s.name, c.name.c_str(), variant_name(variants[best]), ms[0], c.flops / ms[0] * 1e-9, ms[1],
+           ms[1] / ms[0], ms[2], ms[0] / ms[2]);
     fflush(stdout);
 }
 
@@ -84,9 +82,12 @@ static void run_once(const Case &c)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argc > 4) return fprintf(stderr, "usage: bench_fused 1b|8b|70b [OP] [quick|once]\n"), 2;
-    bool quick = !strcmp(argv[argc - 1], "quick"), once = !strcmp(argv[argc - 1], "once");
-    const char *only = argc == 4 || (argc == 3 && !quick && !once) ? argv[2] : nullptr;
+    if (argc < 2 || argc > 4) {
+        fprintf(stderr, "usage: bench_fused 1b|8b|70b [OP] [variants|once]\n");
+        return 2;
+    }
+    bool show = !strcmp(argv[argc - 1], "variants"), once = !strcmp(argv[argc - 1], "once");
+    const char *only = argc == 4 || (argc == 3 && !show && !once) ? argv[2] : nullptr;
     int done = 0;
     open_backend();
     for (const Sizes &s : real_sizes)
@@ -94,7 +95,7 @@ int main(int argc, char **argv)
             if (!strcmp(argv[1], s.name) && (!only || !strcmp(only, maker.first))) {
                 Case c = maker.second(s);
                 if (once) run_once(c);
-                else time_case(s, c, quick);
+                else time_case(s, c, show);
                 release_all();
                 done++;
             }

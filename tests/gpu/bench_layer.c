@@ -1,7 +1,9 @@
 /* One layer on random data, forward alone and forward with backward, each recorded in a graph, without fusion
  * and with: the graphs run in turn, so that the card is equally hot for both. A JSON line a width and mode.
  *
- *   bench_layer [--seq=2048] [--fusion=off,auto,on] [1b] [8b] [70b] */
+ *   bench_layer [--seq=2048] [--fusion=off,auto,on] [--cache=DIR] [1b] [8b] [70b]
+ *
+ * --cache keeps the libraries' and the fused kernels' measured choices for the next run. */
 #include "kernels/cuda/cuda.h"
 #include "model/random.h"
 #include <cuda_runtime.h>
@@ -245,13 +247,15 @@ int main(int argc, char **argv)
     int seq = 2048, chosen[MODES] = {CUDA_FUSION_OFF, CUDA_FUSION_AUTO}, count = 2;
     bool named = false;
     void *backends[MODES];
+    const char *cache = NULL;
     Errors errors = {0};
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6);
         else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen);
+        else if (!strncmp(argv[i], "--cache=", 8)) cache = argv[i] + 8;
         else named = true;
     for (int m = 0; m < count; m++) {
-        CudaOptions options = {.workspace_limit = (size_t)1 << 30};
+        CudaOptions options = {.workspace_limit = (size_t)1 << 30, .cache_dir = cache};
         for (int key = 0; key < CUDA_FUSE_COUNT; key++) options.fusion[key] = chosen[m];
         backends[m] = cuda_backend_open(&options, &errors);
         if (!backends[m]) {

@@ -21,6 +21,8 @@ struct Case {
     std::function<void()> unfused;
     std::function<void()> prepare;      /* instead of poison, for outputs that are added to */
     bool long_k;                        /* cooperative tiles too */
+    bool left;                          /* dispatch leaves this size to the library */
+    std::function<void()> product;      /* the GEMM alone, as cublasLt chooses by itself */
 };
 
 static Output sums_output(const char *name, RowSums sums, int64_t rows, std::function<double(int64_t)> want)
@@ -58,7 +60,8 @@ static Case qkv_case(const Sizes &s)
     };
     return {"qkv", OP_QKV, 2.0 * s.T * s.qkv() * s.d, {{"qkv", out, false, want}},
             [=](const FusedCall &call) { fused_qkv(call, out, x, w, norm, rope); },
-            [=] { cuda_qkv(&ctx, out, x, w, norm, rope); }, {}, true};
+            [=] { cuda_qkv(&ctx, out, x, w, norm, rope); }, {}, true, false,
+            default_product(GEMM_NT, out, x, w)};
 }
 
 static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
@@ -80,7 +83,9 @@ static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
               {},
               {},
               {},
-              true};
+              true,
+              false,
+              {}};
     c.outputs.push_back(sums_output("sumsq", sumsq, s.T, [=](int64_t row) {
         double total = 0;
         for (double v : sum(row)) total += v * v;
@@ -94,6 +99,7 @@ static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
     const float *g = with_xg ? (const float *)gamma.data : nullptr;
     c.fused = [=](const FusedCall &call) { fused_residual(call, out, sumsq, xg, a, w, in, g); };
     c.unfused = [=] { cuda_residual(&ctx, op, out, sumsq, xg, a, w, in, g); };
+    c.product = default_product(GEMM_NT, out, a, w);
     return c;
 }
 
@@ -118,7 +124,8 @@ static Case gate_up_case(const Sizes &s)
     };
     return {"gate_up", OP_GATE_UP, 4.0 * s.T * s.f * s.d, {{"z", z, false, want_z}, {"y", y, false, want_y}},
             [=](const FusedCall &call) { fused_gate_up(call, z, y, x, w, norm); },
-            [=] { cuda_gate_up(&ctx, z, y, x, w, norm); }, {}, false};
+            [=] { cuda_gate_up(&ctx, z, y, x, w, norm); }, {}, false, false,
+            default_product(GEMM_NT, z, x, w)};
 }
 
 static Case down_dx_case(const Sizes &s, bool with_y)
@@ -137,8 +144,8 @@ static Case down_dx_case(const Sizes &s, bool with_y)
         }
         return out;
     };
-    Case c = {
-        with_y ? "down_dx, y again" : "down_dx", OP_DOWN_DX, 2.0 * s.T * s.f * s.d, {}, {}, {}, {}, true};
+    Case c = {with_y ? "down_dx, y again" : "down_dx", OP_DOWN_DX, 2.0 * s.T * s.f * s.d, {}, {}, {}, {},
+              true, false, {}};
     c.outputs.push_back({"dz", dz, false, [=](int64_t row) {
         Row v = grad(row);
         double r = rstd(norm, row);
@@ -159,6 +166,9 @@ static Case down_dx_case(const Sizes &s, bool with_y)
     }});
     c.fused = [=](const FusedCall &call) { fused_down_dx(call, dz, y, zdz, dx, w, z, norm); };
     c.unfused = [=] { cuda_down_dx(&ctx, dz, y, zdz, dx, w, z, norm); };
+    Tensor dy = dz;
+    dy.cols = s.f;
+    c.product = default_product(GEMM_NN, dy, dx, w);
     return c;
 }
 
@@ -178,7 +188,8 @@ static Case norm_dx_case(const Sizes &s, OpId op, int64_t n)
     };
     return {op_name(op), op, 2.0 * s.T * s.d * n, {{"dx", out, false, want}},
             [=](const FusedCall &call) { fused_norm_dx(call, out, dz, w, residual, x, norm, zdz); },
-            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, {}, true};
+            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, {}, true, false,
+            default_product(GEMM_NN, out, dz, w)};
 }
 
 static Case out_dx_case(const Sizes &s)
@@ -193,7 +204,9 @@ static Case out_dx_case(const Sizes &s)
             [=](const FusedCall &call) { fused_out_dx(call, out, dx, w); },
             [=] { cuda_out_dx(&ctx, out, dx, w); },
             {},
-            true};
+            true,
+            false,
+            default_product(GEMM_NN, out, dx, w)};
 }
 
 __global__ void to_float(float *to, const double *from) { *to = (float)*from; }
@@ -222,7 +235,9 @@ static Case dw_case(const Sizes &s, OpId op, int64_t n, int64_t k, bool accumula
               {},
               {},
               {},
-              true};
+              true,
+              !fused_dw_fits(n, k, backend_of(&ctx)->multiprocessors),
+              default_product(GEMM_TN, grad, dy, a)};
     if (with_sum) c.outputs.push_back({"sumsq", shown, false, {}});
     c.fused = [=](const FusedCall &call) { fused_dw(call, grad, dy, a, accumulate, sumsq), show(); };
     c.unfused = [=] { cuda_dw(&ctx, op, grad, dy, a, accumulate, sumsq), show(); };
@@ -282,7 +297,7 @@ static Case head_case(const Sizes &s)
             if (v > -INFINITY) total += exp(std::min(v, 60.0)) * (q ? std::min(v, 60.0) : 1);
         return total;
     };
-    Case c = {"head", OP_HEAD, 2.0 * s.chunk * s.padded() * s.d, {}, {}, {}, {}, true};
+    Case c = {"head", OP_HEAD, 2.0 * s.chunk * s.padded() * s.d, {}, {}, {}, {}, true, false, {}};
     c.outputs.push_back({"e", h.e, false, [=](int64_t row) {
         double anchor;
         Row v = shifted_logits(h, row, &anchor);
@@ -293,7 +308,68 @@ static Case head_case(const Sizes &s)
     c.outputs.push_back(sums_output("q", h.q, s.chunk, [=](int64_t row) { return sum(row, true); }));
     c.fused = [=](const FusedCall &call) { fused_head(call, &h); };
     c.unfused = [=] { cuda_head(&ctx, &h); };
+    c.product = default_product(GEMM_NT, h.e, h.xg, h.table);
     return c;
+}
+
+/* xg[i] += lift table[target]: how sure the model is of each target. */
+__global__ void lift_targets(HeadChunk h, float lift)
+{
+    for (int64_t c = threadIdx.x; c < h.xg.cols; c += blockDim.x) {
+        bf16 *x = (bf16 *)h.xg.data + blockIdx.x * h.xg.stride + c;
+        float w = __bfloat162float(((bf16 *)h.table.data)[h.targets[blockIdx.x] * h.table.stride + c]);
+        *x = __float2bfloat16(__bfloat162float(*x) + lift * w);
+    }
+}
+
+/* The head's weight gradient, from the logits on: with p rounded to BF16 before the target's 1 is taken off,
+ * nothing would be left of it at a tiny loss. */
+static Case head_dw_case(const Sizes &s, float lift)
+{
+    HeadChunk h = head_chunk(s, 1);
+    lift_targets<<<(unsigned)s.chunk, 128, 0, stream()>>>(h, lift);
+    Tensor grad = make(s.padded(), s.d, 0, DTYPE_F32);
+    StepStats *stats = (StepStats *)take(sizeof(StepStats));
+    CUDA_CHECK("bench", cudaMemsetAsync(stats, 0, sizeof *stats, stream()));
+    std::vector<Row> share, xg;     /* [chunk]: d loss / d logits, rows of xg times r */
+    double loss = 0;
+    for (int64_t i = 0; i < s.chunk; i++) {
+        double anchor, others = 0, r = rstd(h.norm, i), weight = value(h.weights, i);
+        Row p = shifted_logits(h, i, &anchor), x = row_of(h.xg, i);
+        for (double &e : p) others += e = exp(e);
+        for (double &e : p) e *= weight / (1 + others);
+        p[value(h.targets, i)] = -weight * others / (1 + others);
+        for (double &e : x) e *= r;
+        share.push_back(p), xg.push_back(x);
+        loss += weight * log1p(others);
+    }
+    auto want = [=](int64_t row) {
+        Row out((size_t)s.d);
+        for (size_t i = 0; i < share.size(); i++)
+            for (size_t c = 0; c < out.size(); c++) out[c] += share[i][row] * xg[i][c];
+        return out;
+    };
+    char name[48];
+    snprintf(name, sizeof name, "head to head_dw, loss %.2g", loss);
+    return {name,
+            OP_HEAD_DW,
+            2.0 * s.chunk * s.padded() * s.d,
+            {{"grad", grad, false, want}},
+            [=](const FusedCall &call) {
+                fused_head(call, &h);
+                cuda_head_loss(&ctx, &h, stats);
+                fused_dw(call, grad, h.e, h.axg, false, nullptr);
+                cuda_head_dw_targets(&ctx, grad, &h);
+            },
+            [=] {
+                cuda_head(&ctx, &h);
+                cuda_head_loss(&ctx, &h, stats);
+                cuda_head_dw(&ctx, grad, &h, false);
+            },
+            {},
+            true,
+            false,
+            {}};
 }
 
 static Case head_eval_case(const Sizes &s)
@@ -312,7 +388,9 @@ static Case head_eval_case(const Sizes &s)
             [=](const FusedCall &call) { fused_head_eval(call, &h); },
             [=] { cuda_head_eval(&ctx, &h); },
             {},
-            true};
+            true,
+            false,
+            default_product(GEMM_NT, h.e, h.xg, h.table)};
 }
 
 static Case head_dx_case(const Sizes &s)
@@ -338,7 +416,9 @@ static Case head_dx_case(const Sizes &s)
             },
             [=] { cuda_head_dx(&ctx, dx, (float *)dgamma.data, &h, (const float *)gamma.data, false); },
             {},
-            true};
+            true,
+            false,
+            default_product(GEMM_NN, dx, h.e, h.table)};
 }
 
 /* down_dx's product without its epilogue: what the mainloop alone takes. */
@@ -353,7 +433,9 @@ static Case bare_case(const Sizes &s)
             [=](const FusedCall &call) { fused_out_dx(call, out, dx, w); },
             [=] { cuda_out_dx(&ctx, out, dx, w); },
             {},
-            true};
+            true,
+            false,
+            default_product(GEMM_NN, out, dx, w)};
 }
 
 typedef std::function<Case(const Sizes &)> CaseMaker;
@@ -376,6 +458,11 @@ static const std::vector<std::pair<const char *, CaseMaker>> case_makers = {
     {"down_dw_add_sum", [](const Sizes &s) { return dw_case(s, OP_DOWN_DW, s.d, s.f, true, true); }},
     {"qkv_dw", [](const Sizes &s) { return dw_case(s, OP_QKV_DW, s.qkv(), s.d, false, false); }},
     {"out_dw", [](const Sizes &s) { return dw_case(s, OP_OUT_DW, s.d, s.heads * s.head_dim, false, false); }},
+    {"head_dw", [](const Sizes &s) {
+        Sizes chunk = s;
+        chunk.T = s.chunk;
+        return dw_case(chunk, OP_HEAD_DW, s.padded(), s.d, false, false);
+    }},
     {"head", head_case},
     {"head_eval", head_eval_case},
     {"head_dx", head_dx_case},

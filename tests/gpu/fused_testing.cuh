@@ -30,6 +30,7 @@ static const Sizes odd_sizes[] = {
     {"odd", 333, 136, 328, 3, 1, 40, 517, 77, 8},
     {"one tile over", 129, 200, 392, 5, 5, 24, 1009, 129, 16},
     {"several waves", 6200, 520, 1096, 7, 1, 72, 3001, 1531, 8},
+    {"odd, wide", 333, 1544, 1608, 22, 1, 72, 517, 77, 8},
 };
 
 static OpContext ctx;
@@ -153,6 +154,33 @@ static RowNorm norm_of(Tensor x)
     sums_of_squares<<<(unsigned)x.rows, 32, 0, stream()>>>(norm.sumsq, (const bf16 *)x.data, x.stride,
                                                            x.cols);
     return norm;
+}
+
+/* ---- the GEMM alone ------------------------------------------------------------------------------------ */
+
+/* d = op(a) op(b) by the algorithm that cublasLt takes where it is not told one. Its descriptors live as long
+ * as the program. */
+static std::function<void()> default_product(GemmForm form, Tensor d, Tensor a, Tensor b)
+{
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t left, right, out;    /* column-major: operands swap places */
+    cublasOperation_t first = form == GEMM_NT ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = form == GEMM_TN ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+    cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    cublasLtMatrixLayoutCreate(&left, CUDA_R_16BF, b.cols, b.rows, b.stride);
+    cublasLtMatrixLayoutCreate(&right, CUDA_R_16BF, a.cols, a.rows, a.stride);
+    cublasLtMatrixLayoutCreate(&out, d.dtype == DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF, d.cols, d.rows,
+                               d.stride);
+    return [=] {
+        float one = 1, zero = 0;
+        cublasStatus_t status =
+            cublasLtMatmul(backend_of(&ctx)->lt, desc, &one, b.data, left, a.data, right, &zero, d.data, out,
+                           d.data, out, nullptr, ctx.workspace, GEMM_WORKSPACE, stream());
+        if (status != CUBLAS_STATUS_SUCCESS)
+            cuda_fail(__FILE__, __LINE__, "bench", "cublasLtMatmul", cublasLtGetStatusString(status));
+    };
 }
 
 /* ---- references in double precision, one row at a time ------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* Every fused op at odd and real sizes, in every tile and cluster: against double precision, where its error
- * may be 1.1 times the unfused op's, against the unfused op itself, and with poison around the outputs. */
+ * may be 1.1 times the unfused op's, against the unfused op itself, and with poison around the outputs. Weight
+ * gradients too small for dispatch only show that tails are right: their FP32 error may be 1e-5. */
 #include "tests/gpu/fused_cases.cuh"
 
 __global__ void compare(double *sums, Tensor got, Tensor want)
@@ -105,7 +106,8 @@ static int check_case(const Sizes &s, const Case &c)
             double against = relative_difference(o, shadow[i]),
                    error = o.want ? error_of(o, rows[i], want[i]) : 0;
             unsigned long long touched = o.sums ? 0 : strays(o.t);
-            bool good = against < 1.2e-2 && error <= 1.1 * unfused_error[i] && !touched;
+            double bar = c.left ? 1e-5 : 1.1 * unfused_error[i];
+            bool good = against < 1.2e-2 && error <= bar && !touched;
             failed += !good;
             printf("%s - %s, %s %s, %s: error %.2e, unfused %.2e, apart %.1e, strays %llu\n",
                    good ? "ok" : "not ok", s.name, c.name.c_str(), o.name, variant_name(v), error,
@@ -116,7 +118,6 @@ static int check_case(const Sizes &s, const Case &c)
     return failed;
 }
 
-
 int main()
 {
     open_backend();
@@ -126,6 +127,11 @@ int main()
     for (const Sizes &s : sizes)
         for (const auto &maker : case_makers) {
             failed += check_case(s, maker.second(s));
+            release_all();
+        }
+    for (const Sizes &s : odd_sizes)
+        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f}) {
+            failed += check_case(s, head_dw_case(s, lift));
             release_all();
         }
     return failed != 0;

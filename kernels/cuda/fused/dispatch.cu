@@ -16,7 +16,8 @@ static CudaFusionKey key_of(OpId op)
     case OP_DOWN_DX: return CUDA_FUSE_DOWN_DX;
     case OP_GATE_UP_DX: return CUDA_FUSE_GATE_UP_DX;
     case OP_QKV_DX: return CUDA_FUSE_QKV_DX;
-    case OP_OUT_DX: case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW: return CUDA_FUSE_DW;
+    case OP_OUT_DX: case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW:
+    case OP_HEAD_DW: return CUDA_FUSE_DW;
     default: return CUDA_FUSE_COUNT;
     }
 }
@@ -203,8 +204,23 @@ void dispatch_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a
 {
     size_t partials = (size_t)((grad.rows + 15) / 16 * ((grad.cols + 127) / 128)) * sizeof(float);
     bool fits = suits(ctx, DTYPE_F32, {grad}) && suits(ctx, DTYPE_BF16, {dy, a}) &&
+                fused_dw_fits(grad.rows, grad.cols, backend_of(ctx)->multiprocessors) &&
                 (!sumsq || op_scratch_bytes(ctx) >= partials);
     run(ctx, {op, grad.rows, grad.cols, dy.rows}, fits, grad, false, !accumulate,
         [&](const FusedCall &call, Tensor) { fused_dw(call, grad, dy, a, accumulate, sumsq); },
         [&](Tensor) { cuda_dw(ctx, op, grad, dy, a, accumulate, sumsq); });
+}
+
+/* The product is dw's. Targets are few rows of the table each, gathered and added in a fixed order: a kernel of
+ * their own costs less than looking for them in every tile. */
+void dispatch_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
+{
+    bool fits = suits(ctx, DTYPE_F32, {grad}) && suits(ctx, DTYPE_BF16, {h->e, h->axg}) &&
+                fused_dw_fits(grad.rows, grad.cols, backend_of(ctx)->multiprocessors);
+    run(ctx, {OP_HEAD_DW, grad.rows, grad.cols, h->e.rows}, fits, grad, false, !accumulate,
+        [&](const FusedCall &call, Tensor) {
+            fused_dw(call, grad, h->e, h->axg, accumulate, nullptr);
+            cuda_head_dw_targets(ctx, grad, h);
+        },
+        [&](Tensor) { cuda_head_dw(ctx, grad, h, accumulate); });
 }

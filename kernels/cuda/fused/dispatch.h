@@ -18,6 +18,7 @@ void dispatch_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tens
 void dispatch_out_dx(const OpContext *ctx, Tensor d_o, Tensor dx1, Tensor w);
 void dispatch_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate,
                  double *sumsq);
+void dispatch_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate);
 
 /* Parts per row that op leaves: one where the configuration rules the fused form out, else as many as the
  * fused form may leave, whichever runs (the other clears the rest). Known without a device. */

@@ -3,11 +3,10 @@
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 /* A column of dy belongs to a gate and an up, so a chunk of 32 columns works on 64 of z. */
-template <bool WITH_Y> struct DownDx {
+template <bool WITH_Y> struct DownDx : Epilogue {
     typedef Tile16<64> Z;
     typedef Tile16<32> Y;
     static constexpr int COLUMNS = 32, BUFFER = Z::BYTES + (WITH_Y ? Y::BYTES : 0), LOAD_BYTES = Z::BYTES;
-    static constexpr bool LONG_K = true;
     struct Params {
         CUtensorMap z, dz, y;
         RowNorm norm;

@@ -1,13 +1,15 @@
 /* *_dw: G (+)= dy^T a in FP32, and the sum of squares of the finished accumulator where it is wanted. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-template <bool ACCUMULATE> struct Dw {
+template <bool ACCUMULATE> struct Dw : Epilogue {
     typedef Tile32 Tile;
     static constexpr int COLUMNS = 32, BUFFER = Tile::BYTES, LOAD_BYTES = ACCUMULATE ? Tile::BYTES : 0;
-    static constexpr bool LONG_K = true;
     struct Params {
         CUtensorMap grad;
         float *partial;     /* [m / 16, tiles_n]: sum of squares a warp and column tile, or NULL */
+        int64_t partials;
+        double *sumsq;
+        unsigned *finished; /* blocks that are done; 0 again when all are */
     };
 
     float sum;
@@ -45,40 +47,47 @@ template <bool ACCUMULATE> struct Dw {
         if (lane_of_warp() == 0 && rows.first < rows.count)
             p.partial[(int64_t)(rows.first / 16) * tile.count + tile.index] = total;
     }
+
+    /* The block that is last to finish adds all parts, in one fixed order. */
+    static __device__ void finish(const Params &p)
+    {
+        __shared__ bool last;
+        __shared__ double warps[8];
+        const int thread = threadIdx.x - 128;
+        if (!p.partial) return;
+        __threadfence();
+        named_barrier_sync(BARRIER_FINISH, 256);
+        if (thread == 0) last = atomicInc(p.finished, gridDim.x - 1) == gridDim.x - 1;
+        named_barrier_sync(BARRIER_FINISH, 256);
+        if (!last) return;
+        __threadfence();
+        double total = 0;
+        for (int64_t i = thread; i < p.partials; i += 256) total += __ldcg(p.partial + i);
+        for (int mask = 16; mask; mask /= 2) total += __shfl_xor_sync(~0u, total, mask);
+        if (lane_of_warp() == 0) warps[thread / 32] = total;
+        named_barrier_sync(BARRIER_FINISH, 256);
+        if (thread) return;
+        for (int i = 1; i < 8; i++) total += warps[i];
+        *p.sumsq = total;
+    }
 };
 
 template <bool ACCUMULATE>
-static void run(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, float *partial)
+static void run(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, double *sumsq)
 {
+    const int64_t width = fused_tile_cols(call.variant.tile);
     typename Dw<ACCUMULATE>::Params p = {};
     p.grad = tensor_map(op_name(call.op), grad, 32, 64);
-    p.partial = partial;
+    if (sumsq) {
+        p.partial = (float *)op_scratch(call.ctx);
+        p.partials = (grad.rows + 15) / 16 * ((grad.cols + width - 1) / width);
+        p.sumsq = sumsq;
+        p.finished = backend_of(call.ctx)->finished_blocks;
+    }
     launch_program<Dw<ACCUMULATE>, true, true>(call, dy, a, grad.rows, grad.cols, dy.rows, p);
-}
-
-/* *sumsq = the sum of `count` partial sums, in one fixed order. One block. It stands apart because a block of
- * the GEMM cannot know that all others are done. */
-__global__ void dw_sum_partials(double *sumsq, const float *partial, int64_t count)
-{
-    __shared__ double part[32];
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += partial[i];
-    for (int mask = 16; mask; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x >= 32) return;
-    sum = part[threadIdx.x];
-    for (int mask = 16; mask; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
-    if (threadIdx.x == 0) *sumsq = sum;
 }
 
 void fused_dw(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, bool accumulate, double *sumsq)
 {
-    float *partial = sumsq ? (float *)op_scratch(call.ctx) : nullptr;
-    (accumulate ? run<true> : run<false>)(call, grad, dy, a, partial);
-    if (!sumsq) return;
-    int64_t width = fused_tile_cols(call.variant.tile);
-    int64_t count = (grad.rows + 15) / 16 * ((grad.cols + width - 1) / width);
-    dw_sum_partials<<<1, 1024, 0, stream_of(call.ctx)>>>(sumsq, partial, count);
-    LAUNCH_CHECK(call.op);
+    (accumulate ? run<true> : run<false>)(call, grad, dy, a, sumsq);
 }

@@ -6,16 +6,23 @@
 /* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
 enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_COUNT };
 
-static inline int fused_tile_cols(FusedTile tile)
-{
-    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
-}
-
 struct FusedVariant {
     FusedTile tile;
     int cluster;        /* blocks along M that share their columns of B: 1 or 2 */
     int group;          /* row tiles that are walked before the next column tile */
 };
+
+static inline int fused_tile_cols(FusedTile tile)
+{
+    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
+}
+
+/* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to cublasLt,
+ * which splits a long K: that occupies the GPU, and shorter sums lose less to rounding. */
+static inline bool fused_dw_fits(int64_t rows, int64_t cols, int multiprocessors)
+{
+    return rows * cols >= 128 * 192 * (int64_t)multiprocessors * 3 / 4;
+}
 
 /* What a launch needs beside the op's own arguments. */
 struct FusedCall {

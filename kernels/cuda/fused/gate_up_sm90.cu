@@ -1,10 +1,10 @@
 /* gate_up: z = r (x1 W'^T) in blocks of eight gates and their ups;  y = silu(g) u from the rounded z. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct GateUp {
+struct GateUp : Epilogue {
     typedef Tile16<64> Z;
     typedef Tile16<32> Y;
-    static constexpr int COLUMNS = 64, BUFFER = Z::BYTES + Y::BYTES, LOAD_BYTES = 0;
+    static constexpr int COLUMNS = 64, BUFFER = Z::BYTES + Y::BYTES;
     static constexpr bool LONG_K = false;
     struct Params {
         CUtensorMap z, y;
@@ -18,8 +18,6 @@ struct GateUp {
 #pragma unroll
         for (int h = 0; h < 2; h++) r[h] = row_rstd(p.norm, rows, h);
     }
-
-    static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
 
     __device__ void chunk(const Params &, float (&acc)[32], uint32_t buffer, Rows, int)
     {
@@ -45,7 +43,6 @@ struct GateUp {
         tma_store(&p.y, buffer + Z::BYTES, col / 2, row);
     }
 
-    __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
 void fused_gate_up(const FusedCall &call, Tensor z, Tensor y, Tensor x1, Tensor w, RowNorm norm)

@@ -2,10 +2,9 @@
  * is the vocabulary here, so gathered rows and column sums cost nothing that shows. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct HeadDx {
+struct HeadDx : Epilogue {
     typedef Tile16<64> Tile;
     static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = Tile::BYTES;
-    static constexpr bool LONG_K = true;
     struct Params {
         CUtensorMap x, dx;
         const float *alpha, *beta, *s, *gamma;
@@ -69,7 +68,6 @@ struct HeadDx {
     {
         tma_store(&p.dx, buffer, col, row);
     }
-    __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
 void fused_head_dx(const FusedCall &call, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,

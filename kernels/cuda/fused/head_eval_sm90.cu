@@ -3,9 +3,8 @@
 #include "kernels/cuda/fused/anchor.h"
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct HeadEval {
-    static constexpr int COLUMNS = 64, BUFFER = 0, LOAD_BYTES = 0;
-    static constexpr bool LONG_K = true;
+struct HeadEval : Epilogue {
+    static constexpr int COLUMNS = 64, BUFFER = 0;
     struct Params {
         RowNorm norm;
         const int32_t *targets;
@@ -27,8 +26,6 @@ struct HeadEval {
         running.clear();
     }
 
-    static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
-
     /* The target stays out of the sum, so that a tiny loss keeps its digits. */
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t, Rows, int col)
     {
@@ -47,7 +44,6 @@ struct HeadEval {
             }
     }
 
-    static __device__ void store(const Params &, uint32_t, int, int) {}
     __device__ void end(const Params &p, Rows rows, ColumnTile tile)
     {
         running.put(p.most, p.sum, rows, tile);

@@ -3,10 +3,9 @@
 #include "kernels/cuda/fused/anchor.h"
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct Head {
+struct Head : Epilogue {
     typedef Tile16<64> Tile;
-    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = 0;
-    static constexpr bool LONG_K = true;
+    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES;
     struct Params {
         CUtensorMap e;
         RowNorm norm;
@@ -31,8 +30,6 @@ struct Head {
         d.clear();
         q.clear();
     }
-
-    static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
 
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {

@@ -26,10 +26,11 @@ enum {
     BLOCK_K = 64,               /* of K in one stage: 128 bytes */
     CONSUMERS = 2,
     GEMM_THREADS = 128 * (1 + CONSUMERS),
+    BARRIER_FINISH = 3,         /* both consumers are done */
     LOADER_REGISTERS = 24,      /* and the consumers what is left of 65536 */
     CONSUMER_REGISTERS = 240,
     BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
-    SHARED_LIMIT = 227 * 1024,
+    SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
 };
 
 struct GemmArgs {
@@ -289,6 +290,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             program.end(p, rows, ColumnTile{tile.column, g.tiles_n});
         }
     }
+    Program::finish(p);
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------- */

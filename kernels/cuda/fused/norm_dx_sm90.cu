@@ -1,10 +1,9 @@
 /* gate_up_dx, qkv_dx: out = residual gradient + dz W' - s x, the gradient through a folded norm. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct NormDx {
+struct NormDx : Epilogue {
     typedef Tile16<32> Tile;
     static constexpr int COLUMNS = 32, BUFFER = 2 * Tile::BYTES, LOAD_BYTES = 2 * Tile::BYTES;
-    static constexpr bool LONG_K = true;
     struct Params {
         CUtensorMap residual_grad, x, out;
         RowNorm norm;
@@ -48,7 +47,6 @@ struct NormDx {
         tma_store(&p.out, buffer, col, row);
     }
 
-    __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
 void fused_norm_dx(const FusedCall &call, Tensor out, Tensor dz, Tensor w, Tensor residual_grad, Tensor x,

@@ -1,16 +1,12 @@
 /* out_dx: do = dx1 Wo, the product as it is. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct OutDx {
+struct OutDx : Epilogue {
     typedef Tile16<64> Tile;
-    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = 0;
-    static constexpr bool LONG_K = true;
+    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES;
     struct Params {
         CUtensorMap out;
     };
-
-    __device__ void begin(const Params &, Rows) {}
-    static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
 
     __device__ void chunk(const Params &, float (&acc)[32], uint32_t buffer, Rows, int)
     {
@@ -27,7 +23,6 @@ struct OutDx {
     {
         tma_store(&p.out, buffer, col, row);
     }
-    __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
 void fused_out_dx(const FusedCall &call, Tensor d_o, Tensor dx1, Tensor w)

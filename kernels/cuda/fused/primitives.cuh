@@ -48,6 +48,18 @@ PTX float quad_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/* What a program may leave out. */
+struct Epilogue {
+    static constexpr int LOAD_BYTES = 0;        /* bytes that fetch loads a chunk */
+    static constexpr bool LONG_K = true;        /* cooperative tiles, whose epilogue does not hide, too */
+
+    template <class Params> static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
+    template <class Params> __device__ void begin(const Params &, Rows) {}
+    template <class Params> static __device__ void store(const Params &, uint32_t, int, int) {}
+    template <class Params> __device__ void end(const Params &, Rows, ColumnTile) {}
+    template <class Params> static __device__ void finish(const Params &) {}
+};
+
 /* ---- vector load --------------------------------------------------------------------------------------- */
 
 template <class T> PTX T row_value(const T *vector, Rows rows, int half)

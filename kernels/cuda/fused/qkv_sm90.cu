@@ -1,10 +1,9 @@
 /* qkv: rotate(r (x W'^T)). Rotary pairs are neighbouring columns. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-struct Qkv {
+struct Qkv : Epilogue {
     typedef Tile16<64> Tile;
-    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = 0;
-    static constexpr bool LONG_K = true;
+    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES;
     struct Params {
         CUtensorMap qkv;
         RowNorm norm;
@@ -22,8 +21,6 @@ struct Qkv {
             angles[h] = row_value(p.rope.pos, rows, h) * p.rope.head_dim;
         }
     }
-
-    static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
 
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {
@@ -56,7 +53,6 @@ struct Qkv {
     {
         tma_store(&p.qkv, buffer, col, row);
     }
-    __device__ void end(const Params &, Rows, ColumnTile) {}
 };
 
 void fused_qkv(const FusedCall &call, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)

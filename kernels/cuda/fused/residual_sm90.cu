@@ -1,10 +1,9 @@
 /* out, down: out = residual + a W^T, the next norm's sum of squares, and xg = out gamma for the head. */
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
-template <bool XG> struct Residual {
+template <bool XG> struct Residual : Epilogue {
     typedef Tile16<XG ? 32 : 64> Tile; /* two outputs: narrower chunks, so that there are as many buffers */
     static constexpr int COLUMNS = Tile::COLS, BUFFER = Tile::BYTES * (XG ? 2 : 1), LOAD_BYTES = Tile::BYTES;
-    static constexpr bool LONG_K = true;
     struct Params {
         CUtensorMap residual, out, xg;
         RowSums sumsq;

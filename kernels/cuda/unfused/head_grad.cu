@@ -88,14 +88,19 @@ template <int V> __global__ void head_dw_targets(float *grad, int64_t stride, He
     store(grad + target * stride + c, g);
 }
 
-void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
+void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h)
 {
-    OpRange range(ctx, OP_HEAD_DW);
-    gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate ? grad : Tensor{});
     bool wide = vectorised(h->xg) && vectorised(grad);
     int V = wide ? 8 : 1, threads = row_threads(grad.cols, V, 128), width = threads * V;
     dim3 grid((unsigned)h->xg.rows, (unsigned)((grad.cols + width - 1) / width));
     auto kernel = wide ? head_dw_targets<8> : head_dw_targets<1>;
     kernel<<<grid, threads, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
     LAUNCH_CHECK(OP_HEAD_DW);
+}
+
+void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
+{
+    OpRange range(ctx, OP_HEAD_DW);
+    gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate ? grad : Tensor{});
+    cuda_head_dw_targets(ctx, grad, h);
 }
