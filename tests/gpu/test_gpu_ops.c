@@ -374,6 +374,61 @@ static void test_head_extremes(void)
     for (int64_t i = 0; i < C; i++) assert_true(fabsf(got[i] - want[i]) <= (i % 2 ? 0.1f : 1e-2f) * want[i]);
 }
 
+static void head_losses(const Heads *h)
+{
+    StepStats cpu_stats = {0}, *gpu_stats = device_take(test, sizeof *gpu_stats);
+    cuda_device.zero(test->gpu.stream, gpu_stats, sizeof *gpu_stats);
+    cpu_ops.head(&test->cpu, &h->cpu);
+    cuda_ops.head(&test->gpu, &h->gpu);
+    cpu_ops.head_loss(&test->cpu, &h->cpu, &cpu_stats);
+    cuda_ops.head_loss(&test->gpu, &h->gpu, gpu_stats);
+}
+
+/* A row that is not finite spoils its own loss, and no clamp hides it. */
+static void test_head_nan(void)
+{
+    Heads h = make_head();
+    int64_t C = size.chunk, d = size.hidden, spoilt = C / 2;
+    Both xg = {h.cpu.xg, h.gpu.xg};
+    ((float *)xg.cpu.data)[spoilt * d + d / 2] = NAN;
+    upload(test, xg);
+    for (int eval = 0; eval < 2; eval++) {
+        if (eval) {
+            cpu_ops.head_eval(&test->cpu, &h.cpu);
+            cuda_ops.head_eval(&test->gpu, &h.gpu);
+        } else {
+            head_losses(&h);
+        }
+        const float *got = download(test, h.loss.gpu), *want = h.loss.cpu.data;
+        for (int64_t i = 0; i < C; i++) {
+            assert_int_equal(isnan(want[i]), i == spoilt);
+            assert_int_equal(isnan(got[i]), i == spoilt);
+        }
+    }
+}
+
+/* r of a row of zeros is 1e15: what the target's place and the padding hold must not overflow with it. */
+static void test_head_zero_row(void)
+{
+    Heads h = make_head();
+    int64_t d = size.hidden, zero = size.chunk / 2;
+    Both x = {h.cpu.x, h.gpu.x}, xg = {h.cpu.xg, h.gpu.xg};
+    memset((float *)x.cpu.data + zero * d, 0, (size_t)d * sizeof(float));
+    memset((float *)xg.cpu.data + zero * d, 0, (size_t)d * sizeof(float));
+    upload(test, x);
+    upload(test, xg);
+    Norms norm = norm_of(x);
+    h.cpu.norm = norm.cpu, h.gpu.norm = norm.gpu;
+    h.cpu.norm.eps = h.gpu.norm.eps = 1e-30f;
+    head_losses(&h);
+    check_both(test, "d", h.d, 1e-2);
+    check_both(test, "q", h.q, 2e-2);
+    check_both(test, "loss", h.loss, 1e-2);
+    cpu_ops.head_eval(&test->cpu, &h.cpu);
+    cuda_ops.head_eval(&test->gpu, &h.gpu);
+    check_both(test, "eval loss", h.loss, ONE_ROUNDING);
+}
+
 /* ---- attention ----------------------------------------------------------------------------------------- */
 
 static void attention_case(bool documents)
@@ -558,6 +613,8 @@ static const struct { const char *name; void (*run)(void); bool cheap; } cases[]
     {"head", test_head, true},
     {"head forward only", test_head_forward_only, true},
     {"head extremes", test_head_extremes, false},
+    {"head NaN", test_head_nan, false},
+    {"head zero row", test_head_zero_row, false},
     {"attention", test_attention, true},
     {"attention documents", test_attention_documents, true},
     {"attention cached", test_attention_cached, true},

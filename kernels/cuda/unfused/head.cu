@@ -8,11 +8,21 @@ enum {
 };
 #define LOG2E 1.44269504f
 #define NEVER (-1e30f)              /* a logit whose exponential is zero */
+#define VANISHED (-200.0f)          /* 2^x is zero from there on, and zero times it too */
 
 static __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* x within [low, high]. A NaN stays one: fminf and fmaxf would make a number of it. */
+static __device__ __forceinline__ float clamp_or_nan(float x, float low, float high)
+{
+    float y;
+    asm("{ .reg .f32 t; min.NaN.f32 t, %1, %3; max.NaN.f32 %0, t, %2; }"
+        : "=f"(y) : "f"(x), "f"(low), "f"(high));
     return y;
 }
 
@@ -56,7 +66,7 @@ head_softmax(bf16 *e, int64_t stride, int padded, int vocab, RowNorm norm, const
             if (!others(v, batch, u, c + u * STEP, padded, vocab, target)) break;
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                float shifted = fminf(r2 * v[i] - a2, HEAD_CLAMP * LOG2E);
+                float shifted = clamp_or_nan(r2 * v[i] - a2, VANISHED, HEAD_CLAMP * LOG2E);
                 v[i] = exp2_fast(shifted);
                 sum_d += v[i];
                 sum_q += v[i] * shifted;
