@@ -1,4 +1,5 @@
-/* ./train bench CONFIG: steady-state time of a training step on random tokens, as one JSON line. */
+/* ./train bench CONFIG: steady-state time of a training step on random tokens, as one JSON line. The tokens
+ * are the same in every step, so the loss falls where training works. */
 #include "commands/arguments.h"
 #include "commands/commands.h"
 #include "commands/dry_run.h"
@@ -28,7 +29,8 @@ static void fill_random(Batch *batch, int64_t vocab, uint64_t key)
     batch->valid = T;
 }
 
-static void step(Llama *model, const Batch *batch, const Config *c)
+/* Returns the loss. */
+static double step(Llama *model, const Batch *batch, const Config *c)
 {
     int64_t accum = c->train.accum;
     float scale = 1.0f / (float)(batch->valid * accum);
@@ -37,7 +39,7 @@ static void step(Llama *model, const Batch *batch, const Config *c)
                    .bias1 = 1, .bias2 = 1, .clip = (float)c->train.clip};
     llama_begin_step(model);
     for (int64_t m = 0; m < accum; m++) llama_micro_step(model, batch, scale, m == 0, m + 1 == accum);
-    llama_update(model, &hyper);
+    return llama_update(model, &hyper).loss;
 }
 
 /* One step op by op, slower than a whole step since nothing overlaps: where the time goes. */
@@ -59,18 +61,20 @@ static void print_op_times(Llama *model, const Batch *batch, const Config *c, Ba
     }
 }
 
-/* One JSON line. ms: [steps], is sorted. */
+/* One JSON line. ms: [steps], is sorted. loss: of the first step and of the last. */
 static void print_result(const Llama *model, const Config *c, const Backend *backend, double *ms,
-                         int64_t steps)
+                         int64_t steps, const double loss[2])
 {
     qsort(ms, (size_t)steps, sizeof *ms, by_value);
     double median = ms[steps / 2], p90 = ms[steps * 9 / 10];
     double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
            "%.4f,"
-           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld}\n",
+           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld,"
+           "\"first_loss\":%.4f,\"last_loss\":%.4f}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
-           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps);
+           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps,
+           loss[0], loss[1]);
     fflush(stdout);
 }
 
@@ -87,13 +91,13 @@ static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double
     if (model && !ok) errors_add(errors, "out of memory while preparing the benchmark");
     if (ok) {
         fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
-        for (int64_t i = 0; i < warmup; i++) step(model, &batch, c);
-        for (int64_t i = 0; i < steps; i++) {
+        double loss[2] = {0};
+        for (int64_t i = 0; i < warmup + steps; i++) {
             double begin = machine_seconds();
-            step(model, &batch, c);
-            ms[i] = 1e3 * (machine_seconds() - begin);
+            loss[i > 0] = step(model, &batch, c);
+            if (i >= warmup) ms[i - warmup] = 1e3 * (machine_seconds() - begin);
         }
-        print_result(model, c, backend, ms, steps);
+        print_result(model, c, backend, ms, steps, loss);
     }
     if (ok && table) {
         print_choices(backend, stderr);

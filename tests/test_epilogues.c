@@ -24,6 +24,7 @@ static void test_swiglu(void **state)
         close_to(grad.y, silu(gate) * up, 1e-3, 1e-6);
         close_to(grad.up, dy * silu(gate), 1e-3, 1e-6);
         close_to(grad.gate, dy * up * (silu(gate + h) - silu(gate - h)) / (2 * h), 1, 1e-6);
+        close_to(grad.zdz, gate * grad.gate + up * grad.up, 1e-3, 1e-5);
     }
     /* far out nothing overflows */
     assert_true(swiglu(-200, 3) == 0 && swiglu(200, 3) == 600);
@@ -117,6 +118,7 @@ static void test_anchored_softmax(void **state)
     }
     assert_true(head_term(1000, 0, 60, 1).e <= 1.15e26f && isfinite(head_term(1000, 0, 60, 1).q));
     assert_true(head_term(1000, 0, 60, 0).e == 0 && head_term(1000, 0, 60, 0).q == 0);
+    assert_true(isnan(head_term(NAN, 0, 60, 1).e));     /* shows in the loss */
 }
 
 /* However the columns are cut into pieces, and with empty pieces among them. */

@@ -27,7 +27,8 @@ struct CudaBackend {
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
     bool             sm90;              /* Hopper: the fused kernels run */
-    unsigned        *finished_blocks;   /* device, 0 between kernels: counts the blocks of one that are done */
+    unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
+    bool             library_ran[OP_COUNT];     /* an op with a fused form ran last without it */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */

@@ -1,6 +1,6 @@
 /* Fused ops against the unfused ones and against cublasLt's product alone, on a hot card.
  *
- *   bench_fused WIDTH [OP]          1b, 8b or 70b: of each op the variant that a first selection finds fastest
+ *   bench_fused WIDTH [OP]          1b, 8b or 70b: of each op the variant that a selection finds fastest
  *   bench_fused WIDTH OP variants   what the selection saw
  *   bench_fused WIDTH OP once       each variant and the unfused op once, for a profiler */
 #include "tests/gpu/fused_cases.cuh"
@@ -16,41 +16,44 @@ static double median(std::vector<double> v)
     return v[v.size() / 2];
 }
 
-/* Median milliseconds of each run, taken in turn. The queue never runs empty within a round, so that no time
- * to launch is counted: what is timed first follows an untimed run. */
+/* Median milliseconds of each run, taken in turn, all queued at once so that no time to launch is counted;
+ * rounds before the card is hot do not count. */
 static std::vector<double> time_runs(const std::vector<Run> &runs, int rounds, double hot_ms)
 {
-    std::vector<cudaEvent_t> events(runs.size() + 1);
-    std::vector<std::vector<double>> times(runs.size());
     std::vector<double> medians;
-    for (cudaEvent_t &event : events) CUDA_CHECK("bench", cudaEventCreate(&event));
-    double heat = 0;
-    for (int i = 0; i < rounds || heat < hot_ms;) {
+    for (double heat = 0;;) {
+        int now = heat < hot_ms ? 2 : rounds;
+        std::vector<cudaEvent_t> events(now * runs.size() + 1);
+        for (cudaEvent_t &event : events) CUDA_CHECK("bench", cudaEventCreate(&event));
         runs.back()();
-        for (size_t r = 0; r < runs.size(); r++) {
-            CUDA_CHECK("bench", cudaEventRecord(events[r], stream()));
-            runs[r]();
+        CUDA_CHECK("bench", cudaEventRecord(events[0], stream()));
+        for (size_t i = 1; i < events.size(); i++) {
+            runs[(i - 1) % runs.size()]();
+            CUDA_CHECK("bench", cudaEventRecord(events[i], stream()));
         }
-        CUDA_CHECK("bench", cudaEventRecord(events.back(), stream()));
-        CUDA_CHECK("bench", cudaEventSynchronize(events.back()));
-        bool hot = heat >= hot_ms;
-        i += hot;
-        for (size_t r = 0; r < runs.size(); r++) {
+        wait_device();
+        std::vector<std::vector<double>> times(runs.size());
+        for (size_t i = 1; i < events.size(); i++) {
             float ms;
-            CUDA_CHECK("bench", cudaEventElapsedTime(&ms, events[r], events[r + 1]));
-            if (hot) times[r].push_back(ms);
-            else heat += ms;
+            CUDA_CHECK("bench", cudaEventElapsedTime(&ms, events[i - 1], events[i]));
+            times[(i - 1) % runs.size()].push_back(ms);
         }
+        for (cudaEvent_t event : events) CUDA_CHECK("bench", cudaEventDestroy(event));
+        if (heat >= hot_ms) {
+            for (const auto &t : times) medians.push_back(median(t));
+            return medians;
+        }
+        for (const auto &t : times)
+            for (double ms : t) heat += ms;
     }
-    for (cudaEvent_t event : events) CUDA_CHECK("bench", cudaEventDestroy(event));
-    for (const auto &t : times) medians.push_back(median(t));
-    return medians;
 }
 
 static void time_case(const Sizes &s, const Case &c, bool show)
 {
     bool head = c.op == OP_HEAD || c.op == OP_HEAD_EVAL;
-    std::vector<FusedVariant> variants = variants_of(c, head ? std::vector<int>{16, 64} : std::vector<int>{16});
+    std::vector<int> groups = {16};
+    if (head) groups.push_back(64);
+    std::vector<FusedVariant> variants = variants_of(c, groups);
     std::vector<Run> runs;
     prepare(c);
     c.unfused(), c.product();   /* the library makes its choices */

@@ -1,5 +1,5 @@
 /* One layer on random data, forward alone and forward with backward, each recorded in a graph, without fusion
- * and with: the graphs run in turn, so that the card is equally hot for both. A JSON line a width and mode.
+ * and with. Each graph is timed on a card that is hot from the same work. A JSON line a width and mode.
  *
  *   bench_layer [--seq=2048] [--fusion=off,auto,on] [--cache=DIR] [1b] [8b] [70b]
  *
@@ -113,6 +113,17 @@ static void backward(const Layer *l)
     op->dw(c, OP_QKV_DW, l->gqkv, l->dqkv, l->x, false, NULL);
 }
 
+static void *open_backend(int mode, const char *cache)
+{
+    Errors errors = {0};
+    CudaOptions options = {.workspace_limit = (size_t)1 << 30, .cache_dir = cache};
+    for (int key = 0; key < CUDA_FUSE_COUNT; key++) options.fusion[key] = mode;
+    void *backend = cuda_backend_open(&options, &errors);
+    if (backend) return backend;
+    errors_print(&errors, stderr);
+    exit(1);
+}
+
 static Graph *record(const Layer *l, bool both)
 {
     for (int plan = 0; plan < 2; plan++) {      /* the first makes the libraries' plans and measures */
@@ -123,33 +134,28 @@ static Graph *record(const Layer *l, bool both)
     return cuda_device.capture_end(l->ctx.stream);
 }
 
-/* Median milliseconds of each layer's recorded pass, on a card that has been busy with them for a while. */
-static void time_pass(const Layer *layers, int count, bool both, double *median_ms)
+/* Median milliseconds of the recorded pass, after half a second of the same. */
+static double time_pass(const Layer *l, bool both)
 {
-    enum { RUNS = 60, WARM = 20 };
-    float times[MODES][RUNS], ms;
-    Graph *graphs[MODES];
+    enum { RUNS = 40 };
+    float times[RUNS], ms, heat = 0;
     cudaEvent_t start, end;
+    Graph *graph = record(l, both);
     cudaEventCreate(&start), cudaEventCreate(&end);
-    for (int m = 0; m < count; m++) graphs[m] = record(&layers[m], both);
-    for (int i = 0; i < WARM + RUNS; i++)
-        for (int m = 0; m < count; m++) {
-            void *stream = layers[m].ctx.stream;
-            cudaEventRecord(start, stream);
-            cuda_device.launch(graphs[m], stream);
-            cudaEventRecord(end, stream);
-            cudaEventSynchronize(end);
-            cudaEventElapsedTime(&ms, start, end);
-            if (i < WARM) continue;
-            int at = i - WARM;
-            for (; at && times[m][at - 1] > ms; at--) times[m][at] = times[m][at - 1];
-            times[m][at] = ms;
-        }
-    for (int m = 0; m < count; m++) {
-        median_ms[m] = times[m][RUNS / 2];
-        cuda_device.graph_release(graphs[m]);
+    for (int i = 0; i < RUNS;) {
+        cudaEventRecord(start, l->ctx.stream);
+        cuda_device.launch(graph, l->ctx.stream);
+        cudaEventRecord(end, l->ctx.stream);
+        cudaEventSynchronize(end);
+        cudaEventElapsedTime(&ms, start, end);
+        if ((heat += ms) < 500) continue;
+        int at = i++;
+        for (; at && times[at - 1] > ms; at--) times[at] = times[at - 1];
+        times[at] = ms;
     }
+    cuda_device.graph_release(graph);
     cudaEventDestroy(start), cudaEventDestroy(end);
+    return times[RUNS / 2];
 }
 
 /* [T, parts] partial sums that add up to `total` in every row. */
@@ -164,9 +170,36 @@ static RowSums row_sums(Layer *l, int64_t T, int parts, float total)
     return sums;
 }
 
-static void bench(const Width *w, int seq, void *const *backends, const int *chosen, int count)
+/* One mode; l holds the data. */
+static void bench_mode(Layer l, const Width *w, int seq, int mode, const char *cache)
 {
-    Layer l = {.ctx = {.backend = backends[0], .stream = cuda_backend_stream(backends[0]), .layer = -1}};
+    int64_t T = w->rows, d = w->hidden, f = w->ffn;
+    int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
+    OpContext *c = &l.ctx;
+    c->backend = open_backend(mode, cache), c->stream = cuda_backend_stream(c->backend);
+    c->workspace_bytes = cuda_ops.workspace_bytes(c, T, d, f, q, 1, 128, l.attention);
+    c->workspace = take(c->workspace_bytes);
+    int parts = cuda_ops.parts(c, OP_OUT, T, d);
+    l.norm = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
+    l.norm1 = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
+    l.out_sums = row_sums(&l, T, parts, 0);
+    l.zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, T, 2 * f), 0);
+    l.qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, T, q), 0);
+    double fwd = time_pass(&l, false), both = time_pass(&l, true);
+    printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
+           "\"fwdbwd_ms\":%.3f}\n",
+           w->name, modes[mode], (long long)T, seq, fwd, both);
+    fflush(stdout);
+    void *own[] = {l.norm.sumsq.data, l.norm1.sumsq.data, l.out_sums.data, l.zdz.data, l.qkv_zdz.data,
+                   c->workspace};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) cuda_device.release(own[i]);
+    cuda_backend_close(c->backend);
+}
+
+static void bench(const Width *w, int seq, const int *chosen, int count, const char *cache)
+{
+    void *backend = open_backend(CUDA_FUSION_OFF, NULL);    /* its stream fills the tensors */
+    Layer l = {.ctx = {.backend = backend, .stream = cuda_backend_stream(backend), .layer = -1}};
     int64_t T = w->rows, d = w->hidden, f = w->ffn, a = (int64_t)w->heads * w->head_dim;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
     l.attention = (AttentionShape){.batch = (int)(T / seq),
@@ -198,35 +231,11 @@ static void bench(const Width *w, int seq, void *const *backends, const int *cho
     l.rope = (Rope){table.data, pos.data, w->head_dim, (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     l.lse = lse.data;
 
-    Layer layers[MODES];
-    for (int m = 0; m < count; m++) {
-        layers[m] = l;
-        OpContext *c = &layers[m].ctx;
-        c->backend = backends[m], c->stream = cuda_backend_stream(backends[m]);
-        c->workspace_bytes = cuda_ops.workspace_bytes(c, T, d, f, q, 1, 128, l.attention);
-        c->workspace = take(c->workspace_bytes);
-        int parts = cuda_ops.parts(c, OP_OUT, T, d);
-        layers[m].norm = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
-        layers[m].norm1 = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
-        layers[m].out_sums = row_sums(&l, T, parts, 0);
-        layers[m].zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, T, 2 * f), 0);
-        layers[m].qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, T, q), 0);
-    }
-    double fwd[MODES], both[MODES];
-    time_pass(layers, count, false, fwd);
-    time_pass(layers, count, true, both);
-    for (int m = 0; m < count; m++) {
-        printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
-               "\"fwdbwd_ms\":%.3f}\n",
-               w->name, modes[chosen[m]], (long long)T, seq, fwd[m], both[m]);
-        fflush(stdout);
-        void *own[] = {layers[m].norm.sumsq.data, layers[m].norm1.sumsq.data, layers[m].out_sums.data,
-                       layers[m].zdz.data, layers[m].qkv_zdz.data, layers[m].ctx.workspace};
-        for (size_t i = 0; i < sizeof own / sizeof *own; i++) cuda_device.release(own[i]);
-    }
+    for (int m = 0; m < count; m++) bench_mode(l, w, seq, chosen[m], cache);
     Tensor all[] = {l.x,    l.qkv, l.o,  l.x1, l.z,    l.y,  l.out, l.dx, l.dx1, l.dz,  l.d_o, l.dqkv,
                     l.wqkv, l.wo,  l.w13, l.w2, l.gqkv, l.go, l.g13, l.g2, lse,   table, pos};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_device.release(all[i].data);
+    cuda_backend_close(backend);
 }
 
 /* The modes named in "off,auto,on", in that order. */
@@ -246,28 +255,16 @@ int main(int argc, char **argv)
 {
     int seq = 2048, chosen[MODES] = {CUDA_FUSION_OFF, CUDA_FUSION_AUTO}, count = 2;
     bool named = false;
-    void *backends[MODES];
     const char *cache = NULL;
-    Errors errors = {0};
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6);
         else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen);
         else if (!strncmp(argv[i], "--cache=", 8)) cache = argv[i] + 8;
         else named = true;
-    for (int m = 0; m < count; m++) {
-        CudaOptions options = {.workspace_limit = (size_t)1 << 30, .cache_dir = cache};
-        for (int key = 0; key < CUDA_FUSE_COUNT; key++) options.fusion[key] = chosen[m];
-        backends[m] = cuda_backend_open(&options, &errors);
-        if (!backends[m]) {
-            errors_print(&errors, stderr);
-            return 1;
-        }
-    }
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
         bool wanted = !named;
         for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], widths[w].name);
-        if (wanted && count) bench(&widths[w], seq, backends, chosen, count);
+        if (wanted) bench(&widths[w], seq, chosen, count, cache);
     }
-    for (int m = 0; m < count; m++) cuda_backend_close(backends[m]);
     return count ? 0 : 2;
 }

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The single ops at small sizes under compute-sanitizer: no access out of bounds anywhere, no race in a kernel of
-# ours. Races that it reports inside the libraries' kernels are counted and passed over.
+# The single ops at small sizes and the fused ops at odd ones under compute-sanitizer: no access out of bounds
+# anywhere, no race in a kernel of ours. Races that it reports inside the libraries' kernels are counted and
+# passed over.
 set -u
 cd "$(dirname "$0")/../.." || exit
 program=${GPU_OPS:-build/cuda/tests/gpu/test_gpu_ops}
+fused=${GPU_FUSED:-build/cuda/tests/gpu/test_fused}
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 if ! [ -x "$sanitizer" ]; then echo "not checked: compute-sanitizer was not found"; exit 0; fi
 
@@ -17,6 +19,10 @@ report() { # name, whether it holds, detail
 "$sanitizer" --tool memcheck "$program" small >"$log" 2>&1
 grep -q 'ERROR SUMMARY: 0 errors' "$log"
 report "memcheck of every op" $? "$(grep -m1 -E 'Invalid|ERROR SUMMARY|not supported' "$log")"
+
+"$sanitizer" --tool memcheck "$fused" odd >"$log" 2>&1
+grep -q 'ERROR SUMMARY: 0 errors' "$log"
+report "memcheck of every fused op" $? "$(grep -m1 -E 'Invalid|ERROR SUMMARY|not supported' "$log")"
 
 "$sanitizer" --tool racecheck "$program" small >"$log" 2>&1
 libraries='access at (cudnn|nvjet|cutlass|void cutlass|cublas|void cublas|sm[0-9]+_xmma|ampere_|gemm)'

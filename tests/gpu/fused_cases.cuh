@@ -172,23 +172,31 @@ static Case down_dx_case(const Sizes &s, bool with_y)
     return c;
 }
 
-static Case norm_dx_case(const Sizes &s, OpId op, int64_t n)
+/* In place, as training runs it: the sum goes where the residual gradient was. */
+static Case norm_dx_case(const Sizes &s, OpId op, int64_t n, bool in_place = false)
 {
     Tensor dz = normal(s.T, n, s.pad, 1), w = normal(n, s.d, s.pad, 1 / sqrtf(n)),
            x = normal(s.T, s.d, s.pad, 1);
-    Tensor residual = normal(s.T, s.d, s.pad, 1), out = make(s.T, s.d, s.pad);
+    Tensor before = normal(s.T, s.d, s.pad, 1), out = make(s.T, s.d, s.pad);
+    Tensor residual = in_place ? out : before;
     RowNorm norm = norm_of(x);
     RowSums zdz = make_sums(s.T, fused_parts(n));
     randomise(tensor(zdz.data, s.T, zdz.parts, DTYPE_F32), sqrtf((float)s.d));
     auto want = [=](int64_t row) {
-        Row v = product(GEMM_NN, dz, w, row), e = row_of(x, row), d = row_of(residual, row);
+        Row v = product(GEMM_NN, dz, w, row), e = row_of(x, row), d = row_of(before, row);
         double r = rstd(norm, row), pull = r * r * parts_of(zdz, row) / (double)s.d;
         for (size_t i = 0; i < v.size(); i++) v[i] += d[i] - pull * e[i];
         return v;
     };
-    return {op_name(op), op, 2.0 * s.T * s.d * n, {{"dx", out, false, want}},
+    std::function<void()> prepare;
+    if (in_place) prepare = [=] {
+        CUDA_CHECK("bench", cudaMemcpyAsync(out.data, before.data, bytes_of(before), cudaMemcpyDeviceToDevice,
+                                            stream()));
+    };
+    return {std::string(op_name(op)) + (in_place ? ", in place" : ""), op, 2.0 * s.T * s.d * n,
+            {{"dx", out, false, want}},
             [=](const FusedCall &call) { fused_norm_dx(call, out, dz, w, residual, x, norm, zdz); },
-            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, {}, true, false,
+            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, prepare, true, false,
             default_product(GEMM_NN, out, dz, w)};
 }
 
@@ -488,8 +496,7 @@ static const char *variant_name(FusedVariant v)
 static void prepare(const Case &c)
 {
     for (const Output &o : c.outputs) {
-        if (!o.sums) poison(o.t);
-        else CUDA_CHECK("bench", cudaMemsetAsync(o.t.data, 0xff, bytes_of(o.t), stream()));
+        poison(o.t);
     }
     if (c.prepare) c.prepare();
 }

@@ -143,9 +143,7 @@ __global__ void sums_of_squares(RowSums out, const bf16 *x, int64_t stride, int6
 
 static RowSums make_sums(int64_t rows, int parts)
 {
-    RowSums sums = {(float *)take((size_t)rows * parts * sizeof(float)), parts};
-    CUDA_CHECK("bench", cudaMemset(sums.data, 0xff, (size_t)rows * parts * sizeof(float)));
-    return sums;
+    return RowSums{(float *)make(rows, parts, 0, DTYPE_F32).data, parts};
 }
 
 static RowNorm norm_of(Tensor x)

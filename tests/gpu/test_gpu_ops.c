@@ -12,7 +12,11 @@ static const Sizes odd_sizes[] = {
     {2, 33, 4, 2, 16, 72, 136, 1000, 50},
     {1, 129, 5, 5, 20, 100, 264, 77, 129},
     {2, 130, 6, 3, 64, 384, 1024, 4101, 200},
+    {2, 37, 3, 1, 302, 40, 72, 300, 30},        /* heads wider than the attention kernels' stretches */
+    {1, 45, 2, 1, 1024, 56, 40, 65, 20},
 };
+/* More sequences than the second and third dimension of a grid take. */
+static const Sizes many_sequences = {70000, 2, 1, 1, 2, 8, 8, 128, 8};
 static const Sizes real_sizes[] = {
     {2, 512, 32, 8, 64, 2048, 8192, 128256, 256},       /* 1B */
     {1, 512, 32, 8, 128, 4096, 14336, 128256, 128},     /* 8B */
@@ -667,7 +671,7 @@ int main(int argc, char **argv)
     test = gpu_test_create(CUDA_ATTENTION_REFERENCE, true, bytes);
     for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++)
         failed += run_sizes(odd_sizes[i], false, true);
-    if (!small) failed += run_sizes(real_sizes[0], true, true);
+    if (!small) failed += run_sizes(many_sequences, false, true) + run_sizes(real_sizes[0], true, true);
     gpu_test_destroy(test);
     return failed != 0;
 }

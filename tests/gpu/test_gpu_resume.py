@@ -130,7 +130,7 @@ def resume_is_bitwise(folder, fusion):
     resumed = train(os.path.join(folder, "empty"), write_config(folder, "parts", fusion), "--resume")
     assert "not bitwise" not in resumed.stderr, resumed.stderr[-2000:]
     before, after = tuned(checkpoint(first, STOP)), tuned(checkpoint(second, STEPS))
-    assert before <= after, f"the resumed run chose anew: {sorted(before - after)[:4]}"
+    assert after <= before, f"the resumed run chose anew: {sorted(after - before)[:4]}"
     return f"{same_end(first, second)} tensors, {len(before)} measured choices"
 
 

@@ -17,17 +17,18 @@ struct FusedChoice {
     FusedShape shape;
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
-    double fused_us, separate_us;            /* 0 = not measured */
+    double fused_us, separate_us;           /* 0 = not measured */
 };
 
-/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be
- * repeated in place, into others; both empty: nothing can be measured now. */
+/* The choice for this call; without a measurement the library, or variants[0]. `fused` and `library` run the
+ * op into its own outputs or, where it cannot be repeated in place, into others; both empty: nothing can be
+ * measured now. */
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
                          const std::vector<FusedVariant> &variants,
                          const std::function<void(const FusedCall &)> &fused,
                          const std::function<void()> &library);
 
-/* The last choice that was made for op, or that the file holds for it; NULL without any. */
+/* The last choice that was made for op or, before any, that the file holds for it; NULL without any. */
 const FusedChoice *fused_last_choice(const FusedTable *table, OpId op);
 
 FusedTable *fused_table_open(CudaBackend *backend);

@@ -1,7 +1,6 @@
 #include "kernels/cuda/fused/dispatch.h"
 #include "kernels/cuda/fused/autotune.h"
 #include <cstdio>
-#include <cstring>
 #include <initializer_list>
 
 static CudaFusionKey key_of(OpId op)
@@ -41,19 +40,22 @@ int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols)
     }
 }
 
+/* What ran last, or what will as far as is known. */
 const char *dispatch_choice(const OpContext *ctx, OpId op)
 {
     CudaBackend *b = backend_of(ctx);
     CudaFusion mode = mode_of(ctx, op);
-    if (mode == CUDA_FUSION_OFF || !hopper(b)) return nullptr;
-    const FusedChoice *c = b->fused ? fused_last_choice(b->fused, op) : nullptr;
+    if (mode == CUDA_FUSION_OFF || !hopper(b) || b->library_ran[op]) return nullptr;
+    const FusedChoice *c = fused_last_choice(b->fused, op);
     if (!c) return mode == CUDA_FUSION_ON ? "fused" : "fused or cublasLt: measured when the run starts";
     if (mode == CUDA_FUSION_AUTO && !c->fused) return nullptr;
-    static const char *const tiles[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128"};
+    bool plain = key_of(op) == CUDA_FUSE_DW && op != OP_HEAD_DW;
     char *text = b->choices[op];
-    snprintf(text, sizeof b->choices[op],
-             "fused %s, cluster %d, %.2f times as fast as cublasLt and a separate kernel",
-             tiles[c->variant.tile], c->variant.cluster, c->separate_us / c->fused_us);
+    int end = snprintf(text, sizeof b->choices[op], "fused %s, cluster %d", fused_tile_name(c->variant.tile),
+                       c->variant.cluster);
+    if (c->fused_us > 0)
+        snprintf(text + end, sizeof b->choices[op] - (size_t)end, ", %.2f times as fast as cublasLt%s",
+                 c->separate_us / c->fused_us, plain ? "" : " and a separate kernel");
     return text;
 }
 
@@ -98,7 +100,9 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
                 bool again, const Fused &fused, const Library &library)
 {
     CudaFusion mode = mode_of(ctx, shape.op);
-    if (mode == CUDA_FUSION_OFF || !fits) return library(out);
+    bool &library_ran = backend_of(ctx)->library_ran[shape.op];
+    library_ran = mode == CUDA_FUSION_OFF || !fits;
+    if (library_ran) return library(out);
     Tensor elsewhere = out;
     if (in_place) {
         elsewhere.data = op_scratch(ctx);
@@ -111,7 +115,8 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
         try_library = [&] { library(elsewhere); };
     }
     FusedChoice choice = fused_choose(ctx, shape, variants_of(shape.op), try_fused, try_library);
-    if (mode == CUDA_FUSION_AUTO && !choice.fused) return library(out);
+    library_ran = mode == CUDA_FUSION_AUTO && !choice.fused;
+    if (library_ran) return library(out);
     OpRange range(ctx, shape.op);
     fused(FusedCall{ctx, shape.op, choice.variant}, out);
 }
@@ -211,7 +216,7 @@ void dispatch_dw(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a
         [&](Tensor) { cuda_dw(ctx, op, grad, dy, a, accumulate, sumsq); });
 }
 
-/* The product is dw's. Targets are few rows of the table each, gathered and added in a fixed order: a kernel of
+/* The product is dw's. Targets are a few rows of the table, gathered and added in a fixed order: a kernel of
  * their own costs less than looking for them in every tile. */
 void dispatch_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
 {

@@ -24,8 +24,16 @@ static __device__ __forceinline__ float reciprocal(float x)
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* Unlike fminf, NaN where x is. */
+static __device__ __forceinline__ float at_most(float x, float most)
+{
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(most));
+    return y;
+}
 #define reciprocal_root(x) rsqrtf(x)
 #else
+static inline float at_most(float x, float most) { return x > most ? most : x; }
 static inline float exp2_approx(float x) { return exp2f(x); }
 static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float reciprocal_root(float x) { return 1.0f / sqrtf(x); }
@@ -91,7 +99,7 @@ typedef struct HeadTerm { float e, q; } HeadTerm;
  * is the target or padding. */
 MATH_FN HeadTerm head_term(float logit, float anchor, float clamp, int counts)
 {
-    float shifted = fminf(logit - anchor, clamp);
+    float shifted = at_most(logit - anchor, clamp);
     HeadTerm term;
     term.e = counts ? fast_exp(shifted) : 0.0f;
     term.q = counts ? term.e * shifted : 0.0f;

@@ -12,13 +12,19 @@ struct FusedVariant {
     int group;          /* row tiles that are walked before the next column tile */
 };
 
+static inline const char *fused_tile_name(FusedTile tile)
+{
+    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128"};
+    return names[tile];
+}
+
 static inline int fused_tile_cols(FusedTile tile)
 {
     return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
 }
 
-/* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to cublasLt,
- * which splits a long K: that occupies the GPU, and shorter sums lose less to rounding. */
+/* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to
+ * cublasLt, which splits a long K: that occupies the GPU, and shorter sums lose less to rounding. */
 static inline bool fused_dw_fits(int64_t rows, int64_t cols, int multiprocessors)
 {
     return rows * cols >= 128 * 192 * (int64_t)multiprocessors * 3 / 4;

@@ -41,8 +41,9 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     config.stream = stream_of(call.ctx);
     config.attrs = attributes;
     config.numAttrs = 2;
-    CUDA_CHECK(op,
-               cudaFuncSetAttribute(gemm_sm90<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, G::SHARED));
+    static const cudaError_t allowed =      /* once a kernel */
+        cudaFuncSetAttribute(gemm_sm90<G>, cudaFuncAttributeMaxDynamicSharedMemorySize, G::SHARED);
+    CUDA_CHECK(op, allowed);
     CUDA_CHECK(op, cudaLaunchKernelEx(&config, gemm_sm90<G>, map_a, map_b, g, p));
 }
 

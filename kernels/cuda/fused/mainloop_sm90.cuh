@@ -276,10 +276,10 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
 #pragma unroll
             for (int c = 0; c < G::BN / G::COLUMNS; c++) {
                 if (c >= chunks) continue;
-                float(&part)[G::COLUMNS / 2] =
+                float(&columns)[G::COLUMNS / 2] =
                     *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
                 if constexpr (G::BUFFERS > 0) mbarrier_wait(s.ready(consumer, buffer.slot), buffer.parity);
-                program.chunk(p, part, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
+                program.chunk(p, columns, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
                 if constexpr (G::BUFFERS > 0) {
                     fence_for_copy_engine();
                     __syncwarp();

@@ -11,14 +11,14 @@ struct Qkv : Epilogue {
     };
 
     float r[2];
-    int angles[2];      /* where the cosines and sines of the row's position begin */
+    const float *angles[2];     /* cosines and sines of the row's position */
 
     __device__ void begin(const Params &p, Rows rows)
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             r[h] = row_rstd(p.norm, rows, h);
-            angles[h] = row_value(p.rope.pos, rows, h) * p.rope.head_dim;
+            angles[h] = p.rope.cos_sin + (int64_t)row_value(p.rope.pos, rows, h) * p.rope.head_dim;
         }
     }
 
@@ -34,7 +34,7 @@ struct Qkv : Epilogue {
             for (int i = 0; i < 4; i++) {
                 float a = r[i % 2] * acc[8 * slice + 2 * i], b = r[i % 2] * acc[8 * slice + 2 * i + 1];
                 if (left > 0) {
-                    const float *at = p.rope.cos_sin + angles[i % 2] + within + pair_column(0, 0);
+                    const float *at = angles[i % 2] + within + pair_column(0, 0);
                     float2 angle = *reinterpret_cast<const float2 *>(at);
                     RotatedPair turned = rotate_pair(a, b, angle.x, angle.y);
                     a = turned.a, b = turned.b;

@@ -3,14 +3,15 @@
  *
  * A block of 8 warps has 32 rows (queries, or keys in the gradient of k and v) and walks over tiles of 32 of
  * the other kind. A warp has 4 of the rows: for scores a lane stands for one row of the tile, for outputs for
- * every 32nd pair of columns. Head sizes above 256 are done in stretches of columns, each with its own
- * scores. */
+ * every 32nd pair of columns. Heads wider than a stretch of columns have a block for each stretch of outputs.
+ * Each takes the scores from all stretches, one after the other in shared memory, which so holds a head of
+ * any size; its own comes last, and is still there when the outputs are summed. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
 enum {
     TILE = 32, WARPS = 8, ROWS = TILE / WARPS,  /* rows a warp */
-    PAIRS = 4, STRETCH = 2 * 32 * PAIRS,        /* column pairs a lane; columns that a block writes */
+    PAIRS = 4, STRETCH = 2 * 32 * PAIRS,        /* column pairs a lane; columns of a block */
 };
 
 /* Rows of q, k, v, o and their gradients; consecutive rows of one sequence are `stride` elements apart. */
@@ -30,44 +31,73 @@ static __device__ __forceinline__ float2 pair(const bf16 *at)
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(at));
 }
 
+static __host__ __device__ __forceinline__ int tiles_of(int rows) { return (rows + TILE - 1) / TILE; }
+static __host__ __device__ __forceinline__ int stretches_of(int dim) { return (dim + STRETCH - 1) / STRETCH; }
+
+/* Where a block works. grid: batch * row tiles, heads, stretches of output columns */
+struct Place {
+    int batch, first, head;     /* sequence, first row of the tile, blockIdx.y */
+    int stretches, own;         /* of the head's columns; the one whose outputs this block writes */
+};
+
+static __device__ __forceinline__ Place place_of(int rows, int dim)
+{
+    int tiles = tiles_of(rows), tile = blockIdx.x % tiles;
+    return {(int)(blockIdx.x / tiles), tile * TILE, (int)blockIdx.y, stretches_of(dim), (int)blockIdx.z};
+}
+
+/* Columns [begin, begin + cols) of a head. */
+struct Stretch {
+    int begin, cols;
+};
+
+static __device__ __forceinline__ Stretch stretch_at(int index, int dim)
+{
+    return {index * STRETCH, min(STRETCH, dim - index * STRETCH)};
+}
+
+/* The turn-th of all stretches, turn = 1, 2, ...: own comes last. */
+static __device__ __forceinline__ Stretch stretch_in_turn(const Place &at, int turn, int dim)
+{
+    return stretch_at((at.own + turn) % at.stretches, dim);
+}
+
 /* Rows [first, first + TILE) of x into shared memory, rows beyond `rows` as zeros. Columns come in pairs. */
 static __device__ void
-load_tile(bf16 *tile, int pitch, const bf16 *x, int64_t stride, int first, int rows, int dim)
+load_tile(bf16 *tile, int pitch, const bf16 *x, int64_t stride, int first, int rows, int cols)
 {
-    for (int i = threadIdx.x; i < TILE * (dim / 2); i += blockDim.x) {
-        int row = i / (dim / 2), c = i % (dim / 2) * 2;
+    for (int i = threadIdx.x; i < TILE * (cols / 2); i += blockDim.x) {
+        int row = i / (cols / 2), c = i % (cols / 2) * 2;
         uint32_t word = first + row < rows ? *(const uint32_t *)(x + (first + row) * stride + c) : 0u;
         *(uint32_t *)(tile + row * pitch + c) = word;
     }
 }
 
 /* The same as f32, packed. */
-static __device__ void load_rows(float *tile, const bf16 *x, int64_t stride, int first, int rows, int dim)
+static __device__ void load_rows(float *tile, const bf16 *x, int64_t stride, int first, int rows, int cols)
 {
-    for (int i = threadIdx.x; i < TILE * (dim / 2); i += blockDim.x) {
-        int row = i / (dim / 2), c = i % (dim / 2) * 2;
+    for (int i = threadIdx.x; i < TILE * (cols / 2); i += blockDim.x) {
+        int row = i / (cols / 2), c = i % (cols / 2) * 2;
         float2 v = first + row < rows ? pair(x + (first + row) * stride + c) : make_float2(0, 0);
-        tile[row * dim + c] = v.x;
-        tile[row * dim + c + 1] = v.y;
+        tile[row * cols + c] = v.x;
+        tile[row * cols + c + 1] = v.y;
     }
 }
 
-/* dot[i] = row of the tile that this lane stands for . the warp's i-th row. */
+/* dot[i] += row of the tile that this lane stands for . the warp's i-th row. */
 static __device__ __forceinline__ void
-dots(float (&dot)[ROWS], const bf16 *lane_row, const float *rows, int dim)
+dots(float (&dot)[ROWS], const bf16 *lane_row, const float *rows, int cols)
 {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) dot[i] = 0;
-    for (int c = 0; c < dim; c += 2) {
+    for (int c = 0; c < cols; c += 2) {
         float2 t = pair(lane_row + c);
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) dot[i] += t.x * rows[i * dim + c] + t.y * rows[i * dim + c + 1];
+        for (int i = 0; i < ROWS; i++) dot[i] += t.x * rows[i * cols + c] + t.y * rows[i * cols + c + 1];
     }
 }
 
-/* sum[i] += weight[i] of each tile row times that row, over this lane's columns from `column` on. */
+/* sum[i] += weight[i] of each tile row times that row, over this lane's columns. */
 static __device__ __forceinline__ void accumulate(float (&sum)[ROWS][2 * PAIRS], const float (&weight)[ROWS],
-                                                  const bf16 *tile, int pitch, int column, int dim)
+                                                  const bf16 *tile, int pitch, int cols)
 {
     int lane = threadIdx.x % 32;
     for (int j = 0; j < TILE; j++) {
@@ -76,8 +106,8 @@ static __device__ __forceinline__ void accumulate(float (&sum)[ROWS][2 * PAIRS],
         for (int i = 0; i < ROWS; i++) w[i] = __shfl_sync(~0u, weight[i], j);
 #pragma unroll
         for (int p = 0; p < PAIRS; p++) {
-            int c = column + 2 * (lane + 32 * p);
-            if (c >= dim) break;
+            int c = 2 * (lane + 32 * p);
+            if (c >= cols) break;
             float2 t = pair(tile + j * pitch + c);
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
@@ -89,17 +119,19 @@ static __device__ __forceinline__ void accumulate(float (&sum)[ROWS][2 * PAIRS],
 }
 
 static __device__ __forceinline__ void
-put_row(bf16 *to, const float (&sum)[2 * PAIRS], float factor, int column, int dim)
+put_row(bf16 *to, const float (&sum)[2 * PAIRS], float factor, int cols)
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
-        int c = column + 2 * (lane + 32 * p);
-        if (c < dim) *(uint32_t *)(to + c) = pack2(sum[2 * p] * factor, sum[2 * p + 1] * factor);
+        int c = 2 * (lane + 32 * p);
+        if (c < cols) *(uint32_t *)(to + c) = pack2(sum[2 * p] * factor, sum[2 * p + 1] * factor);
     }
 }
 
-static __device__ __forceinline__ int pitch_of(int dim) { return dim + 2; }    /* spreads rows over banks */
+static __host__ __device__ __forceinline__ int width_of(int dim) { return dim < STRETCH ? dim : STRETCH; }
+/* Spreads rows over banks. */
+static __host__ __device__ __forceinline__ int pitch_of(int dim) { return width_of(dim) + 2; }
 
 /* First key that query i may attend to. */
 static __device__ __forceinline__ int first_key(const Attention &a, int batch, int i)
@@ -107,30 +139,36 @@ static __device__ __forceinline__ int first_key(const Attention &a, int batch, i
     return a.doc_start ? a.doc_start[(int64_t)batch * a.queries + min(i, a.queries - 1)] : 0;
 }
 
-/* grid: query tiles, heads, batch * column stretches */
-__global__ void __launch_bounds__(32 * WARPS) attention_fwd(Attention a, int stretches)
+__global__ void __launch_bounds__(32 * WARPS) attention_fwd(Attention a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     int dim = a.dim, pitch = pitch_of(dim), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int batch = blockIdx.z / stretches, column = blockIdx.z % stretches * STRETCH, head = blockIdx.y;
-    int kv = head / (a.heads / a.kv_heads), first = blockIdx.x * TILE;
+    Place at = place_of(a.queries, dim);
+    Stretch own = stretch_at(at.own, dim);
+    int batch = at.batch, head = at.head, kv = head / (a.heads / a.kv_heads), first = at.first;
     float *queries = (float *)shared;
-    bf16 *keys = (bf16 *)(queries + TILE * dim), *values = keys + TILE * pitch;
+    bf16 *keys = (bf16 *)(queries + TILE * width_of(dim)), *values = keys + TILE * pitch;
+    const bf16 *q = a.q + batch * a.q_batch + head * dim;
     const bf16 *k = a.k + batch * a.kv_batch + kv * dim, *v = a.v + batch * a.kv_batch + kv * dim;
 
-    load_rows(queries, a.q + batch * a.q_batch + head * dim, a.q_stride, first, a.queries, dim);
     float sum[ROWS][2 * PAIRS] = {}, most[ROWS], total[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) most[i] = -1e30f, total[i] = 0;
 
-    int end = min(a.past + first + TILE, a.keys);
-    for (int tile = first_key(a, batch, first) / TILE * TILE; tile < end; tile += TILE) {
-        __syncthreads();
-        load_tile(keys, pitch, k, a.kv_stride, tile, a.keys, dim);
-        load_tile(values, pitch, v, a.kv_stride, tile, a.keys, dim);
-        __syncthreads();
-        float p[ROWS];
-        dots(p, keys + lane * pitch, queries + warp * ROWS * dim, dim);
+    int begin = first_key(a, batch, first) / TILE * TILE, end = min(a.past + first + TILE, a.keys);
+    for (int tile = begin; tile < end; tile += TILE) {
+        float p[ROWS] = {};
+        for (int turn = 1; turn <= at.stretches; turn++) {
+            Stretch s = stretch_in_turn(at, turn, dim);
+            __syncthreads();
+            if (at.stretches > 1 || tile == begin)
+                load_rows(queries, q + s.begin, a.q_stride, first, a.queries, s.cols);
+            load_tile(keys, pitch, k + s.begin, a.kv_stride, tile, a.keys, s.cols);
+            if (turn == at.stretches)
+                load_tile(values, pitch, v + s.begin, a.kv_stride, tile, a.keys, s.cols);
+            __syncthreads();
+            dots(p, keys + lane * pitch, queries + warp * ROWS * s.cols, s.cols);
+        }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             int query = first + warp * ROWS + i, key = tile + lane;
@@ -143,15 +181,15 @@ __global__ void __launch_bounds__(32 * WARPS) attention_fwd(Attention a, int str
 #pragma unroll
             for (int j = 0; j < 2 * PAIRS; j++) sum[i][j] *= shrink;
         }
-        accumulate(sum, p, values, pitch, column, dim);
+        accumulate(sum, p, values, pitch, own.cols);
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int query = first + warp * ROWS + i;
         if (query >= a.queries) return;
-        put_row(a.o + batch * a.o_batch + query * a.o_stride + head * dim, sum[i], 1.0f / total[i], column,
-                dim);
-        if (a.lse && lane == 0 && column == 0)
+        put_row(a.o + batch * a.o_batch + query * a.o_stride + head * dim + own.begin, sum[i],
+                1.0f / total[i], own.cols);
+        if (a.lse && lane == 0 && at.own == 0)
             a.lse[((int64_t)batch * a.heads + head) * a.queries + query] = most[i] + logf(total[i]);
     }
 }
@@ -169,78 +207,93 @@ __global__ void attention_delta(Attention a, int64_t rows)
     if (lane == 0) a.delta[(row / a.queries * a.heads + head) * a.queries + row % a.queries] = sum;
 }
 
-/* dq. grid: query tiles, heads, batch * column stretches */
-__global__ void __launch_bounds__(32 * WARPS) attention_bwd_q(Attention a, int stretches)
+/* dq. */
+__global__ void __launch_bounds__(32 * WARPS) attention_bwd_q(Attention a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     int dim = a.dim, pitch = pitch_of(dim), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int batch = blockIdx.z / stretches, column = blockIdx.z % stretches * STRETCH, head = blockIdx.y;
-    int kv = head / (a.heads / a.kv_heads), first = blockIdx.x * TILE;
-    float *queries = (float *)shared, *douts = queries + TILE * dim;
-    bf16 *keys = (bf16 *)(douts + TILE * dim), *values = keys + TILE * pitch;
+    Place at = place_of(a.queries, dim);
+    Stretch own = stretch_at(at.own, dim);
+    int batch = at.batch, head = at.head, kv = head / (a.heads / a.kv_heads), first = at.first;
+    float *queries = (float *)shared, *douts = queries + TILE * width_of(dim);
+    bf16 *keys = (bf16 *)(douts + TILE * width_of(dim)), *values = keys + TILE * pitch;
+    const bf16 *q = a.q + batch * a.q_batch + head * dim, *d_o = a.d_o + batch * a.o_batch + head * dim;
     const bf16 *k = a.k + batch * a.kv_batch + kv * dim, *v = a.v + batch * a.kv_batch + kv * dim;
 
-    load_rows(queries, a.q + batch * a.q_batch + head * dim, a.q_stride, first, a.queries, dim);
-    load_rows(douts, a.d_o + batch * a.o_batch + head * dim, a.o_stride, first, a.queries, dim);
     float sum[ROWS][2 * PAIRS] = {}, lse[ROWS], delta[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int query = min(first + warp * ROWS + i, a.queries - 1);
-        int64_t at = ((int64_t)batch * a.heads + head) * a.queries + query;
-        lse[i] = a.lse[at], delta[i] = a.delta[at];
+        int64_t row = ((int64_t)batch * a.heads + head) * a.queries + query;
+        lse[i] = a.lse[row], delta[i] = a.delta[row];
     }
-    int end = min(first + TILE, a.keys);
-    for (int tile = first_key(a, batch, first) / TILE * TILE; tile < end; tile += TILE) {
-        __syncthreads();
-        load_tile(keys, pitch, k, a.kv_stride, tile, a.keys, dim);
-        load_tile(values, pitch, v, a.kv_stride, tile, a.keys, dim);
-        __syncthreads();
-        float s[ROWS], dp[ROWS];
-        dots(s, keys + lane * pitch, queries + warp * ROWS * dim, dim);
-        dots(dp, values + lane * pitch, douts + warp * ROWS * dim, dim);
+    int begin = first_key(a, batch, first) / TILE * TILE, end = min(first + TILE, a.keys);
+    for (int tile = begin; tile < end; tile += TILE) {
+        float p[ROWS] = {}, dp[ROWS] = {};
+        for (int turn = 1; turn <= at.stretches; turn++) {
+            Stretch s = stretch_in_turn(at, turn, dim);
+            __syncthreads();
+            if (at.stretches > 1 || tile == begin) {
+                load_rows(queries, q + s.begin, a.q_stride, first, a.queries, s.cols);
+                load_rows(douts, d_o + s.begin, a.o_stride, first, a.queries, s.cols);
+            }
+            load_tile(keys, pitch, k + s.begin, a.kv_stride, tile, a.keys, s.cols);
+            load_tile(values, pitch, v + s.begin, a.kv_stride, tile, a.keys, s.cols);
+            __syncthreads();
+            dots(p, keys + lane * pitch, queries + warp * ROWS * s.cols, s.cols);
+            dots(dp, values + lane * pitch, douts + warp * ROWS * s.cols, s.cols);
+        }
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             int query = first + warp * ROWS + i, key = tile + lane;
             bool seen = key <= query && key >= first_key(a, batch, query);
-            s[i] = seen ? __expf(s[i] * a.scale - lse[i]) * (dp[i] - delta[i]) * a.scale : 0.0f;
+            p[i] = seen ? __expf(p[i] * a.scale - lse[i]) * (dp[i] - delta[i]) * a.scale : 0.0f;
         }
-        accumulate(sum, s, keys, pitch, column, dim);
+        accumulate(sum, p, keys, pitch, own.cols);
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int query = first + warp * ROWS + i;
         if (query >= a.queries) return;
-        put_row(a.dq + batch * a.q_batch + query * a.q_stride + head * dim, sum[i], 1.0f, column, dim);
+        put_row(a.dq + batch * a.q_batch + query * a.q_stride + head * dim + own.begin, sum[i], 1.0f,
+                own.cols);
     }
 }
 
-/* dk and dv, summed over the heads of the group. grid: key tiles, kv heads, batch * column stretches */
-__global__ void __launch_bounds__(32 * WARPS) attention_bwd_kv(Attention a, int stretches)
+/* dk and dv, summed over the heads of the group; blockIdx.y is the kv head. */
+__global__ void __launch_bounds__(32 * WARPS) attention_bwd_kv(Attention a)
 {
     extern __shared__ __align__(16) unsigned char shared[];
     int dim = a.dim, pitch = pitch_of(dim), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int batch = blockIdx.z / stretches, column = blockIdx.z % stretches * STRETCH, kv = blockIdx.y;
-    int group = a.heads / a.kv_heads, first = blockIdx.x * TILE;
-    float *keys = (float *)shared, *values = keys + TILE * dim;
-    bf16 *queries = (bf16 *)(values + TILE * dim), *douts = queries + TILE * pitch;
+    Place at = place_of(a.keys, dim);
+    Stretch own = stretch_at(at.own, dim);
+    int batch = at.batch, kv = at.head, group = a.heads / a.kv_heads, first = at.first;
+    float *keys = (float *)shared, *values = keys + TILE * width_of(dim);
+    bf16 *queries = (bf16 *)(values + TILE * width_of(dim)), *douts = queries + TILE * pitch;
+    const bf16 *k = a.k + batch * a.kv_batch + kv * dim, *v = a.v + batch * a.kv_batch + kv * dim;
 
-    load_rows(keys, a.k + batch * a.kv_batch + kv * dim, a.kv_stride, first, a.keys, dim);
-    load_rows(values, a.v + batch * a.kv_batch + kv * dim, a.kv_stride, first, a.keys, dim);
     float sum_k[ROWS][2 * PAIRS] = {}, sum_v[ROWS][2 * PAIRS] = {};
     for (int head = kv * group; head < (kv + 1) * group; head++) {
         const bf16 *q = a.q + batch * a.q_batch + head * dim, *d_o = a.d_o + batch * a.o_batch + head * dim;
         const float *lses = a.lse + ((int64_t)batch * a.heads + head) * a.queries;
         const float *deltas = a.delta + ((int64_t)batch * a.heads + head) * a.queries;
         for (int tile = first; tile < a.queries; tile += TILE) {
-            __syncthreads();
-            load_tile(queries, pitch, q, a.q_stride, tile, a.queries, dim);
-            load_tile(douts, pitch, d_o, a.o_stride, tile, a.queries, dim);
-            __syncthreads();
+            float p[ROWS] = {}, ds[ROWS] = {};
+            for (int turn = 1; turn <= at.stretches; turn++) {
+                Stretch s = stretch_in_turn(at, turn, dim);
+                __syncthreads();
+                if (at.stretches > 1 || (head == kv * group && tile == first)) {
+                    load_rows(keys, k + s.begin, a.kv_stride, first, a.keys, s.cols);
+                    load_rows(values, v + s.begin, a.kv_stride, first, a.keys, s.cols);
+                }
+                load_tile(queries, pitch, q + s.begin, a.q_stride, tile, a.queries, s.cols);
+                load_tile(douts, pitch, d_o + s.begin, a.o_stride, tile, a.queries, s.cols);
+                __syncthreads();
+                dots(p, queries + lane * pitch, keys + warp * ROWS * s.cols, s.cols);
+                dots(ds, douts + lane * pitch, values + warp * ROWS * s.cols, s.cols);
+            }
             int query = tile + lane, from = first_key(a, batch, query);
             float lse = query < a.queries ? lses[query] : 0, delta = query < a.queries ? deltas[query] : 0;
-            float p[ROWS], ds[ROWS];
-            dots(p, queries + lane * pitch, keys + warp * ROWS * dim, dim);
-            dots(ds, douts + lane * pitch, values + warp * ROWS * dim, dim);
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
                 int key = first + warp * ROWS + i;
@@ -248,17 +301,17 @@ __global__ void __launch_bounds__(32 * WARPS) attention_bwd_kv(Attention a, int 
                 p[i] = seen ? __expf(p[i] * a.scale - lse) : 0.0f;
                 ds[i] = p[i] * (ds[i] - delta) * a.scale;
             }
-            accumulate(sum_v, p, douts, pitch, column, dim);
-            accumulate(sum_k, ds, queries, pitch, column, dim);
+            accumulate(sum_v, p, douts, pitch, own.cols);
+            accumulate(sum_k, ds, queries, pitch, own.cols);
         }
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int key = first + warp * ROWS + i;
         if (key >= a.keys) return;
-        int64_t at = batch * a.kv_batch + key * a.kv_stride + kv * dim;
-        put_row(a.dk + at, sum_k[i], 1.0f, column, dim);
-        put_row(a.dv + at, sum_v[i], 1.0f, column, dim);
+        int64_t to = batch * a.kv_batch + key * a.kv_stride + kv * dim + own.begin;
+        put_row(a.dk + to, sum_k[i], 1.0f, own.cols);
+        put_row(a.dv + to, sum_v[i], 1.0f, own.cols);
     }
 }
 
@@ -279,22 +332,22 @@ static Attention training_view(Tensor qkv, const float *lse, AttentionShape s)
     return a;
 }
 
-static int stretches_of(int dim) { return (dim + STRETCH - 1) / STRETCH; }
-static int tiles_of(int rows) { return (rows + TILE - 1) / TILE; }
-
-/* Rows in f32 and tiles in bf16, `rows` and `tiles` of them. */
+/* Rows in f32 and tiles in bf16, `rows` and `tiles` of them: at most 98,560 bytes for two of each, which every
+ * GPU with BF16 has. */
 static size_t shared_bytes(int dim, int rows, int tiles)
 {
-    return TILE * ((size_t)rows * dim * sizeof(float) + (size_t)tiles * (dim + 2) * sizeof(bf16));
+    return TILE * ((size_t)rows * width_of(dim) * sizeof(float) +
+                   (size_t)tiles * pitch_of(dim) * sizeof(bf16));
 }
 
-static void launch(void (*kernel)(Attention, int), OpId op, cudaStream_t stream, const Attention &a,
-                   int tiles, int heads, int batch, size_t shared)
+/* The batch shares x with the tiles: y and z end at 65,535. */
+static void launch(void (*kernel)(Attention), OpId op, cudaStream_t stream, const Attention &a, int rows,
+                   int heads, int batch, size_t shared)
 {
-    int stretches = stretches_of(a.dim);
+    dim3 grid((unsigned)batch * (unsigned)tiles_of(rows), (unsigned)heads, (unsigned)stretches_of(a.dim));
     CUDA_CHECK(op_name(op),
                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    kernel<<<dim3(tiles, heads, batch * stretches), 32 * WARPS, shared, stream>>>(a, stretches);
+    kernel<<<grid, 32 * WARPS, shared, stream>>>(a);
     LAUNCH_CHECK(op);
 }
 
@@ -307,7 +360,7 @@ void reference_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv,
 {
     Attention a = training_view(qkv, lse, s);
     a.o = (bf16 *)o.data, a.o_stride = o.stride, a.o_batch = s.seq * o.stride;
-    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, tiles_of(s.seq), s.heads, s.batch,
+    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, s.seq, s.heads, s.batch,
            shared_bytes(a.dim, 1, 2));
 }
 
@@ -324,9 +377,8 @@ void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tens
         a, rows);
     LAUNCH_CHECK(OP_ATTENTION_BWD);
     size_t shared = shared_bytes(a.dim, 2, 2);
-    launch(attention_bwd_q, OP_ATTENTION_BWD, stream_of(ctx), a, tiles_of(s.seq), s.heads, s.batch, shared);
-    launch(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, tiles_of(s.seq), s.kv_heads, s.batch,
-           shared);
+    launch(attention_bwd_q, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.heads, s.batch, shared);
+    launch(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.kv_heads, s.batch, shared);
 }
 
 void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache,
@@ -346,6 +398,6 @@ void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_
     a.queries = (int)qkv.rows, a.past = (int)past, a.keys = (int)(past + qkv.rows);
     a.doc_start = nullptr;
     a.o = (bf16 *)o.data, a.o_stride = o.stride;
-    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, tiles_of(a.queries), s.heads, 1,
+    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, a.queries, s.heads, 1,
            shared_bytes(a.dim, 1, 2));
 }
