@@ -56,4 +56,17 @@ else
     if build/cuda/train --help >"$TMPDIR/help" 2>&1; then pass "train starts without a driver"
     else fail "train starts without a driver"; cat "$TMPDIR/help"; fi
 fi
+
+# The example of docs/EPILOGUES.md: both of its blocks, as a newcomer would put them together.
+example=$TMPDIR/bias_sm90.cu
+{
+    awk '/^```cpp$/ { on = 1; next } /^```$/ { if (on) exit } on' docs/EPILOGUES.md
+    echo '#include "tests/gpu/fused_cases.cuh"'
+    echo 'void cuda_bias(const OpContext *, Tensor out, Tensor a, Tensor w, const float *bias);'
+    awk '/^   ```cpp$/ { on = 1; next } /^   ```$/ { if (on) exit } on' docs/EPILOGUES.md
+    echo 'Case example(const Sizes &s) { return bias_case(s); }'
+} >"$example"
+if "$NVCC" -std=c++17 -gencode arch=compute_90a,code=sm_90a -I. -c -o "$TMPDIR/bias.o" "$example" >"$log" 2>&1; then
+    pass "the example of docs/EPILOGUES.md compiles"
+else fail "the example of docs/EPILOGUES.md compiles"; cat "$log"; fi
 [ $failures = 0 ]
