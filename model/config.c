@@ -11,7 +11,7 @@ const ConfigKey config_keys[CONFIG_KEYS] = {
 #define CONFIG_KEY(field, kind, fallback, allowed, resume, help) \
     {#field, KEY_##kind, offsetof(Config, field), fallback, allowed, RESUME_##resume, help},
 #define CONFIG_FUSION(name, index, help) \
-    {"fusion." #name, KEY_WORD, offsetof(Config, fusion.mode[index]), "off", "auto|on|off", RESUME_FREE, \
+    {"fusion." #name, KEY_WORD, offsetof(Config, fusion.mode[index]), "auto", "auto|on|off", RESUME_FREE, \
      help},
 #include "model/config_keys.def"
 };

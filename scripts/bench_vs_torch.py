@@ -2,7 +2,8 @@
 """The 1B training step and single layers against PyTorch, on the same GPU in one call.
 
     python3 scripts/bench_vs_torch.py [--out=FILE.json] [--train=./train] [--layer=PATH/bench_layer]
-                                      [--seq=2048,8192] [--rounds=3] [step] [layer]
+                                      [--seq=2048,8192] [--recipes=bf16,fp32] [--widths=1b,8b,70b]
+                                      [--fusion=off,auto] [--rounds=3] [step] [layer]
 
 PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters,
 gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c).
@@ -198,7 +199,7 @@ def ratio_text(theirs, ours):
     return f"{statistics.median(ratios):6.3f} +-{(max(ratios) - min(ratios)) / 2:5.3f}"
 
 
-def compare_steps(train, config, seqs, rounds, results):
+def compare_steps(train, config, seqs, recipes, rounds, results):
     print("1B step, 16 layers, 16,384 tokens, tied      tokens/s   ratio to the faster PyTorch   peak GiB   ratio")
     for seq in seqs:
         def ours(fusion):
@@ -206,39 +207,42 @@ def compare_steps(train, config, seqs, rounds, results):
                         f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
                         "--train.recompute=swiglu", f"--fusion={fusion}"])[-1]
 
-        found = {"none": [], "auto": [], "bf16": [], "fp32": []}
-        for recipe in ("fp32", "bf16"):     # one at a time: each fills a good part of the memory
+        found = {"none": [], "auto": []}
+        for recipe in recipes:      # one at a time: each fills a good part of the memory
             worker = TorchWorker("step", recipe, seq)
+            found[recipe] = []
             for _ in range(rounds):
                 found[recipe].append(worker.measure())
-                if recipe == "bf16":
+                if recipe == recipes[0]:
                     found["none"].append(ours("none"))
                     found["auto"].append(ours("auto"))
             worker.close()
         results[f"step_{seq}"] = found
         times = {key: [r["step_ms"] for r in value] for key, value in found.items()}
-        faster = min(("bf16", "fp32"), key=lambda k: statistics.median(times[k]))
+        faster = min(recipes, key=lambda k: statistics.median(times[k]))
         names = dict(bf16="PyTorch, all BF16", fp32="PyTorch, FP32 and autocast", none="coda.c, separate kernels",
                      auto="coda.c, fused where faster")
-        peak = max(r["peak_bytes"] for r in found["fp32"])
-        for key, name in names.items():
+        peak = max(r["peak_bytes"] for r in found[recipes[-1]])
+        for key in found:
+            name = names[key]
             size = max(r.get("peak_bytes") or r["plan_bytes"] for r in found[key])
             ratio = ratio_text(times[faster], times[key]) if key in ("none", "auto") else ""
             print(f"  seq {seq}: {name:28s} {TOKENS / statistics.median(times[key]) * 1e3:12.0f}   {ratio:27s} "
                   f"{size / 2**30:10.2f}   {size / peak:.3f}", flush=True)
 
 
-def compare_layers(bench, rounds, results):
+def compare_layers(bench, widths, modes, rounds, results):
     print("one layer, seq 2048          forward ms  PyTorch        ratio     with backward ms  PyTorch        ratio")
     cache = tempfile.mkdtemp()
-    for name in WIDTHS:
+    for name in widths:
         worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
         for _ in range(rounds):
             theirs.append(worker.measure())
-            ours.append({r["fusion"]: r for r in run([bench, "--seq=2048", f"--cache={cache}", name])})
+            ours.append({r["fusion"]: r for r in run([bench, "--seq=2048", f"--cache={cache}",
+                                                         f"--fusion={','.join(modes)}", name])})
         worker.close()
         results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
-        for fusion in ("off", "auto"):
+        for fusion in modes:
             line = f"  {name:4s} width, fusion {fusion:4s} "
             for key in ("fwd_ms", "fwdbwd_ms"):
                 mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
@@ -252,7 +256,8 @@ def main():
     if sys.argv[1:2] == ["--torch"]:
         return torch_side(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     options = dict(out="", train="./train", layer="build/cuda/tests/gpu/bench_layer",
-                   config="configs/llama3_1b.json", seq="2048,8192", rounds="3")
+                   config="configs/llama3_1b.json", seq="2048,8192", recipes="bf16,fp32",
+                   widths="1b,8b,70b", fusion="off,auto", rounds="3")
     parts = []
     for argument in sys.argv[1:]:
         name, equals, value = argument.removeprefix("--").partition("=")
@@ -262,13 +267,14 @@ def main():
             parts.append(argument)
         else:
             sys.exit(f"error: unknown argument {argument}\n{__doc__}")
-    results = {}
+    results, rounds = {}, int(options["rounds"])
     for part in parts or ["step", "layer"]:
         if part == "step":
             seqs = [int(seq) for seq in options["seq"].split(",")]
-            compare_steps(options["train"], options["config"], seqs, int(options["rounds"]), results)
+            compare_steps(options["train"], options["config"], seqs, options["recipes"].split(","), rounds, results)
         else:
-            compare_layers(options["layer"], int(options["rounds"]), results)
+            compare_layers(options["layer"], options["widths"].split(","), options["fusion"].split(","), rounds,
+                           results)
     if options["out"]:
         with open(options["out"], "w") as f:
             json.dump(results, f, indent=1)

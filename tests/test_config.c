@@ -130,15 +130,15 @@ static void fusion_takes_words_and_groups(void **state)
 
     /* a single key wins over its group, wherever it stands */
     static const char json[] =
-        "{\"fusion\": {\"gate_up\": \"off\", \"swiglu\": \"on\",\n\"rmsnorm\": \"auto\"}}";
+        "{\"fusion\": {\"gate_up\": \"off\", \"swiglu\": \"on\",\n\"rmsnorm\": \"off\"}}";
     write_file("c.json", json, sizeof json - 1);
     Errors errors = {0};
     ConfigLoad *load = config_load("c.json", 0, NULL, &errors);
     assert_int_equal(errors.count, 0);
     int64_t wanted[FUSE_COUNT];
-    for (int i = 0; i < FUSE_COUNT; i++) wanted[i] = FUSION_OFF;    /* the default */
+    for (int i = 0; i < FUSE_COUNT; i++) wanted[i] = FUSION_AUTO;   /* the default */
     wanted[FUSE_DOWN_DX] = FUSION_ON;
-    wanted[FUSE_GATE_UP_DX] = wanted[FUSE_QKV_DX] = FUSION_AUTO;
+    wanted[FUSE_GATE_UP] = wanted[FUSE_GATE_UP_DX] = wanted[FUSE_QKV_DX] = FUSION_OFF;
     assert_memory_equal(config_values(load)->fusion.mode, wanted, sizeof wanted);
     assert_string_equal(config_where(load, "fusion.qkv_dx"), "c.json:2");
     config_free(load);

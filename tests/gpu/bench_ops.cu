@@ -7,11 +7,13 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -82,17 +84,39 @@ static Tensor random_tensor(int64_t rows, int64_t cols, Dtype dtype, float scale
     return t;
 }
 
-static int32_t *ids(int64_t n, int64_t limit, bool sorted)
+template <class T> static T *on_device(const std::vector<T> &host)
 {
-    std::vector<int32_t> host(n);
-    uint32_t x = 1;
-    for (int64_t i = 0; i < n; i++) {
-        x = x * 1664525u + 1013904223u;
-        host[i] = sorted ? (int32_t)i : (int32_t)((x >> 4) % limit);
-    }
-    int32_t *device = (int32_t *)take(n * 4);
-    CUDA_CHECK("bench", cudaMemcpy(device, host.data(), n * 4, cudaMemcpyHostToDevice));
+    T *device = (T *)take(host.size() * sizeof(T));
+    CUDA_CHECK("bench", cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
     return device;
+}
+
+static std::vector<int32_t> counting(int64_t n)
+{
+    std::vector<int32_t> numbers(n);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+}
+
+/* Token ids as text has them: their frequency falls as 1 / (id + 1) (Zipf), so runs of one id are short and
+ * long. */
+struct Ids {
+    int32_t *id, *order;    /* device: [n]; rows sorted by id, stable */
+    int64_t distinct;
+};
+
+static Ids zipf_ids(int64_t n, int64_t limit)
+{
+    std::vector<int32_t> id(n), order = counting(n);
+    std::vector<bool> seen(limit);
+    uint64_t x = 1;
+    for (int32_t &each : id) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        each = (int32_t)std::pow((double)limit, (x >> 11) * 0x1p-53) - 1;
+        seen[each] = true;
+    }
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return id[a] < id[b]; });
+    return {on_device(id), on_device(order), std::count(seen.begin(), seen.end(), true)};
 }
 
 static double copy_bandwidth;   /* bytes read and written a second */
@@ -188,7 +212,7 @@ int main(int argc, char **argv)
     Tensor table = random_tensor(T, w->head_dim, DTYPE_F32, 1);
     RowNorm norm = {{(float *)sums.data, 1}, 1.0f, d};
     RowSums row_sums = {(float *)zdz.data, 1};
-    Rope rope = {(const float *)table.data, ids(T, T, true), w->head_dim,
+    Rope rope = {(const float *)table.data, on_device(counting(T)), w->head_dim,
                  (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     double row = 2.0 * T * d, wide = 2.0 * T * f, packed = 2.0 * T * q;
 
@@ -253,29 +277,34 @@ int main(int argc, char **argv)
     for (Tensor *t : {&z, &dz, &weight.master, &weight.m, &weight.v, &g13}) cuda_device.release(t->data);
 
     HeadChunk h = {};
-    Tensor head_grad = random_tensor(Vp, d, DTYPE_F32, 0), vectors = random_tensor(8, C, DTYPE_F32, 0);
+    Tensor head_grad = random_tensor(Vp, d, DTYPE_F32, 0), vectors = random_tensor(7, C, DTYPE_F32, 0);
     float *vector = (float *)vectors.data;
     h.xg = out, h.x = x, h.xg.rows = h.x.rows = C, h.norm = norm;
     h.table = random_tensor(Vp, d, DTYPE_BF16, 0.02f), h.vocab = w->vocab;
-    h.targets = ids(C, w->vocab, false), h.order = ids(C, C, true), h.weights = vector;
+    Ids targets = zipf_ids(C, w->vocab);
+    h.targets = targets.id, h.order = targets.order;
+    h.weights = on_device(std::vector<float>(C, 1.0f / (float)C));
     h.e = random_tensor(C, Vp, DTYPE_BF16, 1), h.axg = random_tensor(C, d, DTYPE_BF16, 1);
-    h.d = {vector + C, 1}, h.q = {vector + 2 * C, 1}, h.anchor = vector + 3 * C, h.loss = vector + 4 * C;
-    h.alpha = vector + 5 * C, h.beta = vector + 6 * C, h.s = vector + 7 * C;
+    h.d = {vector, 1}, h.q = {vector + C, 1}, h.anchor = vector + 2 * C, h.loss = vector + 3 * C;
+    h.alpha = vector + 4 * C, h.beta = vector + 5 * C, h.s = vector + 6 * C;
     Tensor head_out = o;
     head_out.rows = C, head_out.cols = head_out.stride = d;
     double logits = 2.0 * C * Vp, head_row = 2.0 * C * d, head_flops = 2.0 * C * Vp * d;
+    double target_rows = 2.0 * targets.distinct * d;
     report("head", {{"head_softmax", 2 * logits}}, head_flops, [&] { cuda_head(&ctx, &h); });
     report("head_eval", {{"head_logsumexp", logits}}, head_flops, [&] { cuda_head_eval(&ctx, &h); });
     report("head_loss", {{"head_rows", 2 * head_row}}, 0, [&] { cuda_head_loss(&ctx, &h, device_stats); });
-    report("head_dx", {{"head_dx_rows", 4 * head_row}}, head_flops,
+    report("head_dx", {{"head_dx_rows", 3 * head_row + target_rows}}, head_flops,
            [&] { cuda_head_dx(&ctx, head_out, (float *)dgamma.data, &h, (float *)gamma.data, false); });
-    report("head_dw", {{"head_dw_targets", 5 * head_row}}, head_flops,
+    report("head_dw", {{"head_dw_targets", head_row + 4 * target_rows}}, head_flops,
            [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
 
-    int32_t *tokens = ids(T, w->vocab, false), *order = ids(T, T, true);
-    report("embed", {{"embed_fwd", 2 * row}}, 0, [&] { cuda_embed(&ctx, x, row_sums, tokens, h.table); });
-    report("embed_dw", {{"embed_bwd", 5 * row}}, 0,
-           [&] { cuda_embed_dw(&ctx, head_grad, tokens, order, x, true); });
+    Ids tokens = zipf_ids(T, w->vocab);
+    double token_rows = 2.0 * tokens.distinct * d;
+    report("embed", {{"embed_fwd", row + token_rows}}, 0,
+           [&] { cuda_embed(&ctx, x, row_sums, tokens.id, h.table); });
+    report("embed_dw", {{"embed_bwd", row + 4 * token_rows}}, 0,
+           [&] { cuda_embed_dw(&ctx, head_grad, tokens.id, tokens.order, x, true); });
     cuda_backend_close(backend);
     return 0;
 }
