@@ -332,8 +332,8 @@ static Attention training_view(Tensor qkv, const float *lse, AttentionShape s)
     return a;
 }
 
-/* Rows in f32 and tiles in bf16, `rows` and `tiles` of them: at most 98,560 bytes for two of each, which every
- * GPU with BF16 has. */
+/* Rows in f32 and tiles in bf16, `rows` and `tiles` of them: at most 98,560 bytes for two of each. Every GPU
+ * with BF16 has them. */
 static size_t shared_bytes(int dim, int rows, int tiles)
 {
     return TILE * ((size_t)rows * width_of(dim) * sizeof(float) +
