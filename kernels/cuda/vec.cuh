@@ -177,6 +177,58 @@ static __device__ __forceinline__ void put_warp_sum(RowSums sums, int64_t row, f
     for (int i = lane_id(); i < sums.parts; i += 32) sums.data[row * sums.parts + i] = i ? 0.0f : total;
 }
 
+/* ---- sums over the rows of one id ------------------------------------------------------------------- */
+
+enum {
+    SHORT_RUN = 4,  /* most runs are no longer: a warp looks that far ahead at first, then 32 rows */
+    RUN_BATCH = 8,  /* rows whose loads go out together */
+};
+
+/* sum += scale[row] * src[row] over the rows of the run of ids[order[first]], in the order of `order`. The
+ * warp looks at the ids of the next rows together, so that no load of a row waits for the one before it.
+ * Rows of scale 0 are left out: padding is one long run of them. scale NULL: 1. All lanes of a warp ask for
+ * the same run. src: from the lane's column on, rows `stride` apart */
+template <int V> static __device__ __forceinline__ void
+add_run(float (&sum)[V], const int32_t *ids, const int32_t *order, int64_t first, int64_t rows,
+        const float *scale, const bf16 *src, int64_t stride)
+{
+    int32_t id = ids[order[first]];
+    for (int64_t base = first, ahead = SHORT_RUN;; base += ahead, ahead = 32) {
+        int32_t row = 0;
+        float factor = 0;
+        bool same = lane_id() < ahead && base + lane_id() < rows;
+        if (same) {
+            row = order[base + lane_id()];
+            factor = scale ? scale[row] : 1.0f;
+            same = ids[row] == id;
+        }
+        unsigned run = __ballot_sync(~0u, same), left = __ballot_sync(~0u, same && factor != 0.0f);
+        while (left) {
+            Raw<V> raw[RUN_BATCH];
+            float by[RUN_BATCH];
+            unsigned loading = left;
+#pragma unroll
+            for (int j = 0; j < RUN_BATCH; j++) {
+                if (!loading) break;
+                int lane = __ffs(loading) - 1;
+                loading &= loading - 1;
+                by[j] = __shfl_sync(~0u, factor, lane);
+                raw[j] = load_raw<V>(src + __shfl_sync(~0u, row, lane) * stride);
+            }
+#pragma unroll
+            for (int j = 0; j < RUN_BATCH; j++) {
+                if (!left) break;
+                left &= left - 1;
+                float v[V];
+                unpack(raw[j], v);
+#pragma unroll
+                for (int i = 0; i < V; i++) sum[i] += by[j] * v[i];
+            }
+        }
+        if (__popc(run) < ahead) return;
+    }
+}
+
 /* ---- host side: how a row kernel is launched ------------------------------------------------------ */
 
 /* True where all rows of t can be moved 16 bytes at a time; an unwanted tensor never stands in the way. */

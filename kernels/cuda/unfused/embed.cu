@@ -45,19 +45,13 @@ embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *ord
 {
     int64_t first = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * (int64_t)V;
     int32_t token = tokens[order[first]];
-    if ((first && tokens[order[first - 1]] == token) || c >= cols) return;
-    float *to = grad + token * stride + c;
+    if ((first && tokens[order[first - 1]] == token) || c - lane_id() * V >= cols) return;
+    int64_t column = min(c, cols - V);  /* a warp stays together */
+    float *to = grad + token * stride + column;
     float sum[V];
     load(to, sum);
-    for (int64_t i = first; i < rows; i++) {
-        int64_t row = order[i];
-        if (tokens[row] != token) break;
-        float v[V];
-        load(dx + row * dx_stride + c, v);
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += v[j];
-    }
-    store(to, sum);
+    add_run(sum, tokens, order, first, rows, nullptr, dx + column, dx_stride);
+    if (c < cols) store(to, sum);
 }
 
 void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,

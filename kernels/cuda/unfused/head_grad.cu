@@ -71,17 +71,11 @@ template <int V> __global__ void head_dw_targets(float *grad, int64_t stride, He
 {
     int64_t first = blockIdx.x, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
     int32_t target = h.targets[h.order[first]];
-    if ((first && h.targets[h.order[first - 1]] == target) || c >= h.xg.cols) return;
-    float sum[V] = {};
-    for (int64_t i = first; i < h.xg.rows; i++) {
-        int64_t row = h.order[i];
-        if (h.targets[row] != target) break;
-        float v[V], beta = h.beta[row];
-        load((const bf16 *)h.xg.data + row * h.xg.stride + c, v);
-#pragma unroll
-        for (int j = 0; j < V; j++) sum[j] += beta * v[j];
-    }
-    float g[V];
+    if ((first && h.targets[h.order[first - 1]] == target) || c - lane_id() * V >= h.xg.cols) return;
+    float sum[V] = {}, g[V];
+    const bf16 *column = (const bf16 *)h.xg.data + min(c, h.xg.cols - V);   /* a warp stays together */
+    add_run(sum, h.targets, h.order, first, h.xg.rows, h.beta, column, h.xg.stride);
+    if (c >= h.xg.cols) return;
     load(grad + target * stride + c, g);
 #pragma unroll
     for (int j = 0; j < V; j++) g[j] -= sum[j];
