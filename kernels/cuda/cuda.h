@@ -10,7 +10,8 @@ typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } Cu
  * allow it), or as is faster at its shape, measured at the first start. */
 typedef enum CudaFusion { CUDA_FUSION_OFF, CUDA_FUSION_ON, CUDA_FUSION_AUTO } CudaFusion;
 
-/* The GEMMs that have one; DW stands for the weight gradients of the layers and out_dx: plain products. */
+/* The GEMMs that have one. DW stands for the weight gradients, the head's included, and out_dx: products
+ * without an epilogue. */
 typedef enum CudaFusionKey {
     CUDA_FUSE_QKV, CUDA_FUSE_OUT, CUDA_FUSE_GATE_UP, CUDA_FUSE_DOWN, CUDA_FUSE_HEAD, CUDA_FUSE_HEAD_DX,
     CUDA_FUSE_DOWN_DX, CUDA_FUSE_GATE_UP_DX, CUDA_FUSE_QKV_DX, CUDA_FUSE_DW, CUDA_FUSE_COUNT
@@ -51,11 +52,13 @@ const char *cuda_backend_gpu(const void *backend);
 /* Bytes of device memory in use by this process and others, and in all. */
 void cuda_backend_memory(size_t *used, size_t *total);
 
-/* The GEMM choices made so far, one a line, for the checkpoint. Caller frees. */
+/* The choices made so far, of GEMM algorithms and between library and fused kernels, one a line, for the
+ * checkpoint. Caller frees. */
 char *cuda_backend_choices(const void *backend);
 
 /* Uses the choices of a checkpoint instead of measuring. Call before the first op. False, with an error
- * added, where a line cannot be used here: the run continues, but not bitwise. */
+ * added, where a line does not read: the run continues, but not bitwise. An algorithm that cublasLt refuses
+ * here is found out at its first use, and a note on stderr says so. */
 bool cuda_backend_restore(void *backend, const char *choices, Errors *errors);
 
 /* From here on every op is timed by itself (but not while a graph is being captured, nor when one runs). */

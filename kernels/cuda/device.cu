@@ -86,7 +86,8 @@ extern "C" const Device cuda_device = {
 
 /* ---- start-up checks ---------------------------------------------------------------------------------- */
 
-/* Stands for all kernels of the binary: they are compiled for the same architectures. */
+/* Stands for the kernels that run on every GPU, which are compiled for the same architectures. Those of the
+ * files *_sm90.cu are for Hopper only and are called nowhere else. */
 __global__ void image_probe() {}
 
 static bool cannot(char *why, size_t size, const char *format, ...)

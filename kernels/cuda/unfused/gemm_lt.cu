@@ -36,6 +36,7 @@ struct GemmEntry {
     bool separate;                      /* the second matrix is left to the kernel behind the GEMM */
     double microseconds;                /* as measured; 0 = not measured */
     bool ready;                         /* descriptors exist and the algorithm has been checked */
+    bool restored;                      /* from a checkpoint: another algorithm changes the bits */
 };
 
 struct GemmTable {
@@ -108,7 +109,7 @@ static bool parse_line(const char *line, GemmEntry *e)
 }
 
 /* Lines of text become entries; false where one does not read. Later lines win. */
-static bool read_lines(GemmTable *table, const char *text)
+static bool read_lines(GemmTable *table, const char *text, bool restored)
 {
     bool all = true;
     for (const char *line = text; *line;) {
@@ -117,6 +118,7 @@ static bool read_lines(GemmTable *table, const char *text)
         std::string one(line, length);
         if (parse_line(one.c_str(), &e)) {
             bool known = false;
+            e.restored = restored;
             for (GemmEntry &old : table->entries)
                 if (same_shape(old.shape, e.shape)) old = e, known = true;
             if (!known) table->entries.push_back(e);
@@ -150,7 +152,7 @@ GemmTable *gemm_table_open(CudaBackend *backend)
         char buffer[4096];
         for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) text.append(buffer, n);
         fclose(f);
-        read_lines(table, text.c_str());
+        read_lines(table, text.c_str(), false);
     }
     return table;
 }
@@ -181,18 +183,24 @@ char *gemm_table_text(const GemmTable *table)
 
 bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors)
 {
-    if (read_lines(backend->gemms, text)) return true;
+    if (read_lines(backend->gemms, text, true)) return true;
     errors_add(errors, "the checkpoint's GEMM choices do not read; the run measures its own, not bitwise");
     return false;
 }
 
-static void keep(const GemmTable *table, const GemmEntry &e)
+/* Runs may share the file, so a line goes out in one write. The line break before it ends what a full disk
+ * may have left of an earlier one, which then does not read and is measured again. */
+static void keep(GemmTable *table, const GemmEntry &e)
 {
     if (table->file.empty()) return;
-    if (FILE *f = fopen(table->file.c_str(), "ab")) {
-        fprintf(f, "%s\n", entry_line(e).c_str());
-        fclose(f);
-    }
+    std::string line = "\n" + entry_line(e) + "\n";
+    FILE *f = fopen(table->file.c_str(), "ab");
+    bool kept = f && fwrite(line.data(), 1, line.size(), f) == line.size();
+    if (f && fclose(f)) kept = false;
+    if (kept) return;
+    fprintf(stderr, "note: %s cannot be written (%s): the next start measures its GEMMs again\n",
+            table->file.c_str(), strerror(errno));
+    table->file.clear();
 }
 
 /* ---- one product --------------------------------------------------------------------------------------- */
@@ -369,10 +377,17 @@ entry_for(const OpContext *ctx, const char *op, const GemmShape &s, Tensor d, Te
             if (e.ready) return &e;
             describe(&e, op);   /* read from a file: cublasLt says whether it still holds */
             cublasLtMatmulHeuristicResult_t result;
-            if (cublasLtMatmulAlgoCheck(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, &e.algo, &result) !=
-                    CUBLAS_STATUS_SUCCESS ||
-                result.workspaceSize > GEMM_WORKSPACE)
-                choose(ctx, op, &e, d, a, b, c);
+            if (cublasLtMatmulAlgoCheck(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, &e.algo, &result) ==
+                    CUBLAS_STATUS_SUCCESS &&
+                result.workspaceSize <= GEMM_WORKSPACE)
+                return &e;
+            if (e.restored)
+                fprintf(stderr,
+                        "note: %s: cublasLt %zu refuses the checkpoint's algorithm for %s [%" PRId64
+                        ", %" PRId64 "] over %" PRId64 ": another takes its place, so the run continues, but "
+                        "not bitwise\n",
+                        op, cublasLtGetVersion(), form_names[s.form], s.m, s.n, s.k);
+            choose(ctx, op, &e, d, a, b, c);
             return &e;
         }
     GemmEntry e = {};
