@@ -14,12 +14,17 @@ template <int V> struct Raw {
 template <> struct Raw<8> {
     uint4 words;
 };
+template <> struct Raw<4> {
+    uint2 words;
+};
 
 template <int V> static __device__ __forceinline__ Raw<V> load_raw(const bf16 *from)
 {
     Raw<V> raw;
     if constexpr (V == 8) {
         raw.words = *reinterpret_cast<const uint4 *>(from);
+    } else if constexpr (V == 4) {
+        raw.words = *reinterpret_cast<const uint2 *>(from);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) raw.value[i] = from[i];
@@ -36,6 +41,9 @@ template <int V> static __device__ __forceinline__ void unpack(const Raw<V> &raw
             x[2 * i] = __uint_as_float(word[i] << 16);
             x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
         }
+    } else if constexpr (V == 4) {
+        x[0] = __uint_as_float(raw.words.x << 16), x[1] = __uint_as_float(raw.words.x & 0xffff0000u);
+        x[2] = __uint_as_float(raw.words.y << 16), x[3] = __uint_as_float(raw.words.y & 0xffff0000u);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) x[i] = __bfloat162float(raw.value[i]);
@@ -143,7 +151,8 @@ static __device__ __forceinline__ void put_sum(RowSums sums, int64_t row, float 
 
 enum {
     ROW_WARPS = 8, ROW_THREADS = 32 * ROW_WARPS,
-    BATCH = 4,      /* vectors that a lane loads at once */
+    BATCH = 4,          /* vectors that a lane loads at once */
+    LONG_BATCH = 8,     /* ... in kernels that otherwise do little, or wait before they load */
 };
 
 static __device__ __forceinline__ int64_t warp_row()
@@ -175,58 +184,6 @@ static __device__ __forceinline__ void put_warp_sum(RowSums sums, int64_t row, f
 {
     float total = warp_sum(lane_sum);
     for (int i = lane_id(); i < sums.parts; i += 32) sums.data[row * sums.parts + i] = i ? 0.0f : total;
-}
-
-/* ---- sums over the rows of one id ------------------------------------------------------------------- */
-
-enum {
-    SHORT_RUN = 4,  /* most runs are no longer: a warp looks that far ahead at first, then 32 rows */
-    RUN_BATCH = 8,  /* rows whose loads go out together */
-};
-
-/* sum += scale[row] * src[row] over the rows of the run of ids[order[first]], in the order of `order`. The
- * warp looks at the ids of the next rows together, so that no load of a row waits for the one before it.
- * Rows of scale 0 are left out: padding is one long run of them. scale NULL: 1. All lanes of a warp ask for
- * the same run. src: from the lane's column on, rows `stride` apart */
-template <int V> static __device__ __forceinline__ void
-add_run(float (&sum)[V], const int32_t *ids, const int32_t *order, int64_t first, int64_t rows,
-        const float *scale, const bf16 *src, int64_t stride)
-{
-    int32_t id = ids[order[first]];
-    for (int64_t base = first, ahead = SHORT_RUN;; base += ahead, ahead = 32) {
-        int32_t row = 0;
-        float factor = 0;
-        bool same = lane_id() < ahead && base + lane_id() < rows;
-        if (same) {
-            row = order[base + lane_id()];
-            factor = scale ? scale[row] : 1.0f;
-            same = ids[row] == id;
-        }
-        unsigned run = __ballot_sync(~0u, same), left = __ballot_sync(~0u, same && factor != 0.0f);
-        while (left) {
-            Raw<V> raw[RUN_BATCH];
-            float by[RUN_BATCH];
-            unsigned loading = left;
-#pragma unroll
-            for (int j = 0; j < RUN_BATCH; j++) {
-                if (!loading) break;
-                int lane = __ffs(loading) - 1;
-                loading &= loading - 1;
-                by[j] = __shfl_sync(~0u, factor, lane);
-                raw[j] = load_raw<V>(src + __shfl_sync(~0u, row, lane) * stride);
-            }
-#pragma unroll
-            for (int j = 0; j < RUN_BATCH; j++) {
-                if (!left) break;
-                left &= left - 1;
-                float v[V];
-                unpack(raw[j], v);
-#pragma unroll
-                for (int i = 0; i < V; i++) sum[i] += by[j] * v[i];
-            }
-        }
-        if (__popc(run) < ahead) return;
-    }
 }
 
 /* ---- host side: how a row kernel is launched ------------------------------------------------------ */

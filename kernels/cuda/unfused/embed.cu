@@ -1,6 +1,6 @@
 /* Token lookup with the first norm's sum of squares, and its gradient. */
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/vec.cuh"
+#include "kernels/cuda/unfused/runs.cuh"
 
 /* One warp a row. */
 template <int V> __global__ void
@@ -12,10 +12,10 @@ __launch_bounds__(ROW_THREADS) embed_fwd(bf16 *x, int64_t stride, RowSums sumsq,
     const bf16 *from = table + tokens[row] * table_stride;
     bf16 *to = x + row * stride;
     float sum = 0;
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
-        Vectors<V, BATCH> in(from, c, cols);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
+        Vectors<V, LONG_BATCH> in(from, c, cols);
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
+        for (int u = 0; u < LONG_BATCH; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
             float v[V];
@@ -37,21 +37,14 @@ void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *to
     LAUNCH_CHECK(OP_EMBED);
 }
 
-/* One block a position of `order` and stretch of columns; the first position of a token's run adds up the
- * whole run, so every table row has one writer and one order of summation. */
-template <int V> __global__ void
+/* grad[token] += its rows of dx: added to the gradient one after the other. */
+template <int V> __global__ void __launch_bounds__(ROW_THREADS)
 embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
           int64_t dx_stride, int64_t rows, int64_t cols)
 {
-    int64_t first = blockIdx.x, c = (blockIdx.y * blockDim.x + threadIdx.x) * (int64_t)V;
-    int32_t token = tokens[order[first]];
-    if ((first && tokens[order[first - 1]] == token) || c - lane_id() * V >= cols) return;
-    int64_t column = min(c, cols - V);  /* a warp stays together */
-    float *to = grad + token * stride + column;
-    float sum[V];
-    load(to, sum);
-    add_run(sum, tokens, order, first, rows, nullptr, dx + column, dx_stride);
-    if (c < cols) store(to, sum);
+    sum_runs<V>(grad, stride, tokens, order, rows, nullptr, dx, dx_stride, cols,
+                [](const float *row, auto &sum) { load(row, sum); },
+                [](float *row, const auto &sum) { store(row, sum); });
 }
 
 void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order, Tensor dx,
@@ -61,11 +54,8 @@ void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, con
     if (!accumulate)
         CUDA_CHECK("embed_dw", cudaMemset2DAsync(grad.data, grad.stride * sizeof(float), 0,
                                                  grad.cols * sizeof(float), grad.rows, stream_of(ctx)));
-    bool wide = vectorised(dx) && vectorised(grad);
-    int threads = row_threads(dx.cols, wide ? 8 : 1, 128), width = threads * (wide ? 8 : 1);
-    dim3 grid((unsigned)dx.rows, (unsigned)((dx.cols + width - 1) / width));
-    auto kernel = wide ? embed_bwd<8> : embed_bwd<1>;
-    kernel<<<grid, threads, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, tokens, order,
-                                                 (const bf16 *)dx.data, dx.stride, dx.rows, dx.cols);
+    auto kernel = vectorised(dx) && vectorised(grad) ? embed_bwd<8> : embed_bwd<1>;
+    kernel<<<row_blocks(dx.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
+        (float *)grad.data, grad.stride, tokens, order, (const bf16 *)dx.data, dx.stride, dx.rows, dx.cols);
     LAUNCH_CHECK(OP_EMBED_DW);
 }

@@ -1,6 +1,6 @@
 /* The head's backward pass: gradient of the residual stream, of the final norm and of the head's weight. */
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/vec.cuh"
+#include "kernels/cuda/unfused/runs.cuh"
 
 enum { ROWS_A_BLOCK = 16, ROW_BATCH = 4 };  /* rows of a block; rows whose loads go out together */
 
@@ -65,30 +65,29 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
     cuda_column_sums(ctx, OP_HEAD_DX, dgamma, partial, grid.x, dx.cols, accumulate);
 }
 
-/* grad[t] -= sum of beta xg over the rows with target t. The first position of a target's run adds up the
- * whole run, so every table row has one writer and one order of summation. */
-template <int V> __global__ void head_dw_targets(float *grad, int64_t stride, HeadChunk h)
+/* grad[target] -= sum of beta xg over the target's rows. */
+template <int V> __global__ void __launch_bounds__(ROW_THREADS)
+head_dw_targets(float *grad, int64_t stride, HeadChunk h)
 {
-    int64_t first = blockIdx.x, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
-    int32_t target = h.targets[h.order[first]];
-    if ((first && h.targets[h.order[first - 1]] == target) || c - lane_id() * V >= h.xg.cols) return;
-    float sum[V] = {}, g[V];
-    const bf16 *column = (const bf16 *)h.xg.data + min(c, h.xg.cols - V);   /* a warp stays together */
-    add_run(sum, h.targets, h.order, first, h.xg.rows, h.beta, column, h.xg.stride);
-    if (c >= h.xg.cols) return;
-    load(grad + target * stride + c, g);
+    sum_runs<V>(grad, stride, h.targets, h.order, h.xg.rows, h.beta, (const bf16 *)h.xg.data, h.xg.stride,
+                h.xg.cols,
+                [](const float *, auto &sum) {
+                    for (float &s : sum) s = 0;
+                },
+                [](float *row, auto &sum) {
+                    constexpr int W = sizeof sum / sizeof sum[0];
+                    float g[W];
+                    load(row, g);
 #pragma unroll
-    for (int j = 0; j < V; j++) g[j] -= sum[j];
-    store(grad + target * stride + c, g);
+                    for (int i = 0; i < W; i++) g[i] -= sum[i];
+                    store(row, g);
+                });
 }
 
 void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h)
 {
-    bool wide = vectorised(h->xg) && vectorised(grad);
-    int V = wide ? 8 : 1, threads = row_threads(grad.cols, V, 128), width = threads * V;
-    dim3 grid((unsigned)h->xg.rows, (unsigned)((grad.cols + width - 1) / width));
-    auto kernel = wide ? head_dw_targets<8> : head_dw_targets<1>;
-    kernel<<<grid, threads, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
+    auto kernel = vectorised(h->xg) && vectorised(grad) ? head_dw_targets<8> : head_dw_targets<1>;
+    kernel<<<row_blocks(h->xg.rows), ROW_THREADS, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
     LAUNCH_CHECK(OP_HEAD_DW);
 }
 
