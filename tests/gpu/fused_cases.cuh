@@ -12,6 +12,12 @@ struct Output {
     std::function<Row(int64_t)> want;
 };
 
+/* The GEMM alone: d = op(a) op(b). */
+struct Product {
+    GemmForm form;
+    Tensor d, a, b;
+};
+
 struct Case {
     std::string name;
     OpId op;
@@ -22,7 +28,7 @@ struct Case {
     std::function<void()> prepare;      /* instead of poison, for outputs that are added to */
     bool long_k;                        /* cooperative tiles too */
     bool left;                          /* dispatch leaves this size to the library */
-    std::function<void()> product;      /* the GEMM alone, as cublasLt chooses by itself */
+    Product product;
     bool rough;                         /* the unfused op is off by more than its output's rounding */
 };
 
@@ -62,7 +68,7 @@ static Case qkv_case(const Sizes &s)
     return {"qkv", OP_QKV, 2.0 * s.T * s.qkv() * s.d, {{"qkv", out, false, want}},
             [=](const FusedCall &call) { fused_qkv(call, out, x, w, norm, rope); },
             [=] { cuda_qkv(&ctx, out, x, w, norm, rope); }, {}, true, false,
-            default_product(GEMM_NT, out, x, w)};
+            {GEMM_NT, out, x, w}};
 }
 
 static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
@@ -100,7 +106,7 @@ static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
     const float *g = with_xg ? (const float *)gamma.data : nullptr;
     c.fused = [=](const FusedCall &call) { fused_residual(call, out, sumsq, xg, a, w, in, g); };
     c.unfused = [=] { cuda_residual(&ctx, op, out, sumsq, xg, a, w, in, g); };
-    c.product = default_product(GEMM_NT, out, a, w);
+    c.product = {GEMM_NT, out, a, w};
     return c;
 }
 
@@ -126,7 +132,7 @@ static Case gate_up_case(const Sizes &s)
     return {"gate_up", OP_GATE_UP, 4.0 * s.T * s.f * s.d, {{"z", z, false, want_z}, {"y", y, false, want_y}},
             [=](const FusedCall &call) { fused_gate_up(call, z, y, x, w, norm); },
             [=] { cuda_gate_up(&ctx, z, y, x, w, norm); }, {}, false, false,
-            default_product(GEMM_NT, z, x, w)};
+            {GEMM_NT, z, x, w}};
 }
 
 static Case down_dx_case(const Sizes &s, bool with_y)
@@ -169,7 +175,7 @@ static Case down_dx_case(const Sizes &s, bool with_y)
     c.unfused = [=] { cuda_down_dx(&ctx, dz, y, zdz, dx, w, z, norm); };
     Tensor dy = dz;
     dy.cols = s.f;
-    c.product = default_product(GEMM_NN, dy, dx, w);
+    c.product = {GEMM_NN, dy, dx, w};
     return c;
 }
 
@@ -198,7 +204,7 @@ static Case norm_dx_case(const Sizes &s, OpId op, int64_t n, bool in_place = fal
             {{"dx", out, false, want}},
             [=](const FusedCall &call) { fused_norm_dx(call, out, dz, w, residual, x, norm, zdz); },
             [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, prepare, true, false,
-            default_product(GEMM_NN, out, dz, w)};
+            {GEMM_NN, out, dz, w}};
 }
 
 static Case out_dx_case(const Sizes &s)
@@ -215,7 +221,7 @@ static Case out_dx_case(const Sizes &s)
             {},
             true,
             false,
-            default_product(GEMM_NN, out, dx, w)};
+            {GEMM_NN, out, dx, w}};
 }
 
 __global__ void to_float(float *to, const double *from) { *to = (float)*from; }
@@ -246,7 +252,7 @@ static Case dw_case(const Sizes &s, OpId op, int64_t n, int64_t k, bool accumula
               {},
               true,
               !fused_dw_fits(n, k, backend_of(&ctx)->multiprocessors),
-              default_product(GEMM_TN, grad, dy, a)};
+              {GEMM_TN, grad, dy, a}};
     if (with_sum) c.outputs.push_back({"sumsq", shown, false, {}});
     c.fused = [=](const FusedCall &call) { fused_dw(call, grad, dy, a, accumulate, sumsq), show(); };
     c.unfused = [=] { cuda_dw(&ctx, op, grad, dy, a, accumulate, sumsq), show(); };
@@ -317,7 +323,7 @@ static Case head_case(const Sizes &s)
     c.outputs.push_back(sums_output("q", h.q, s.chunk, [=](int64_t row) { return sum(row, true); }));
     c.fused = [=](const FusedCall &call) { fused_head(call, &h); };
     c.unfused = [=] { cuda_head(&ctx, &h); };
-    c.product = default_product(GEMM_NT, h.e, h.xg, h.table);
+    c.product = {GEMM_NT, h.e, h.xg, h.table};
     return c;
 }
 
@@ -401,7 +407,7 @@ static Case head_eval_case(const Sizes &s)
             {},
             true,
             false,
-            default_product(GEMM_NT, h.e, h.xg, h.table)};
+            {GEMM_NT, h.e, h.xg, h.table}};
 }
 
 static Case head_dx_case(const Sizes &s)
@@ -429,7 +435,7 @@ static Case head_dx_case(const Sizes &s)
             {},
             true,
             false,
-            default_product(GEMM_NN, dx, h.e, h.table)};
+            {GEMM_NN, dx, h.e, h.table}};
 }
 
 /* down_dx's product without its epilogue: what the mainloop alone takes. */
@@ -446,7 +452,7 @@ static Case bare_case(const Sizes &s)
             {},
             true,
             false,
-            default_product(GEMM_NN, out, dx, w)};
+            {GEMM_NN, out, dx, w}};
 }
 
 typedef std::function<Case(const Sizes &)> CaseMaker;

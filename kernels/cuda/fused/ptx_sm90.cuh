@@ -45,8 +45,8 @@ PTX void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
-/* The hint, in nanoseconds, lets a waiting thread sleep instead of asking again and again: polling takes issue
- * slots and power from the warps that multiply. */
+/* The hint, in nanoseconds, lets a waiting thread sleep instead of asking again and again: polling takes
+ * issue slots and power from the warps that multiply. */
 PTX void mbarrier_wait(uint32_t barrier, uint32_t parity)
 {
     asm volatile("{\n"
@@ -159,8 +159,8 @@ template <int COUNT> PTX void registers_give()
  * they would end up among the distances. */
 PTX uint32_t sixteens_of(uint32_t address) { return (address & 0x3ffff) >> 4; }
 
-/* Operand in shared memory, 128-byte swizzle, at sixteens_of its address: steps to the next are then constants
- * and cost one addition. Both distances in bytes; their meaning depends on the storage form
+/* Operand in shared memory, 128-byte swizzle, at sixteens_of its address: steps to the next are then
+ * constants and cost one addition. Both distances in bytes; their meaning depends on the storage form
  * (mainloop_sm90.cuh). */
 PTX uint64_t operand_descriptor(uint32_t sixteens, uint32_t leading, uint32_t stride)
 {

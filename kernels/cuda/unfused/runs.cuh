@@ -1,7 +1,7 @@
-/* Sums over rows that share an id: gradients of table rows. Positions of `order` are sorted by id, so the rows of
- * an id form a run. A warp looks at each position. The first of a short run adds up the whole run; the columns
- * of a long one, whose rows cannot be added but one after the other, are shared out among the warps of its first
- * LONG_RUN positions. So every element has one writer and one order of summation. */
+/* Sums over rows that share an id: gradients of table rows. Positions of `order` are sorted by id, so the rows
+ * of an id form a run. A warp looks at each position. The first of a short run adds up the whole run; the
+ * columns of a long one, whose rows must be added one after the other, are shared out among the warps of its
+ * first LONG_RUN positions. So every element has one writer and one order of summation. */
 #pragma once
 #include "kernels/cuda/vec.cuh"
 
@@ -18,8 +18,8 @@ struct RunRows {
     unsigned lanes;     /* whose rows belong to the run */
 };
 
-/* sum[u] += scale * src row, row by row, for the rows in `rows` that are not scaled by 0. src: from the lane's
- * first column on; vector u is 32 V u columns further, where that is below `columns`, counted from src. */
+/* sum[u] += scale * src row, row by row, for the rows in `rows` that are not scaled by 0. src: from the
+ * lane's first column on; vector u is 32 V u columns further, where that is below `columns`. */
 template <int V, int N, int ROWS> static __device__ __forceinline__ void
 add_rows(float (&sum)[N][V], const RunRows &rows, const bf16 *src, int64_t stride, int64_t columns)
 {
@@ -69,8 +69,8 @@ run_rows(const int32_t *ids, const int32_t *order, int64_t count, const float *s
     return rows;
 }
 
-/* For every id in ids[order[...]]: its row of grad, changed by begin(row, sum) before the sum over its rows of
- * src and by end(row, sum) behind. One warp a position: warp_row(). V: columns of 16-byte access, or 1.
+/* For every id in ids[order[...]]: begin(row of grad, sum), the sum over the id's rows of src, end(row, sum).
+ * One warp a position: warp_row(). V: 8, columns of a 16-byte access, or 1.
  *   grad: [., cols] f32   ids: [.]   order: [count]   scale: [.] f32 or NULL   src: [., cols] */
 template <int V, class Begin, class End> static __device__ __forceinline__ void
 sum_runs(float *grad, int64_t stride, const int32_t *ids, const int32_t *order, int64_t count,
