@@ -179,6 +179,27 @@ template <int V, int N> struct Vectors {
     }
 };
 
+/* to = factor() * from, a row by a warp. What factor() has to load waits beside the row's first vectors. */
+template <int V, class Factor> static __device__ __forceinline__ void
+scale_row(bf16 *to, const bf16 *from, int64_t cols, Factor factor)
+{
+    Vectors<V, LONG_BATCH> in(from, lane_id() * V, cols);
+    const float by = factor();
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
+        if (c >= 32 * V * LONG_BATCH) in = Vectors<V, LONG_BATCH>(from, c, cols);
+#pragma unroll
+        for (int u = 0; u < LONG_BATCH; u++) {
+            int64_t at = c + u * 32 * V;
+            if (at >= cols) break;
+            float v[V];
+            unpack(in.raw[u], v);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] *= by;
+            store(to + at, v);
+        }
+    }
+}
+
 /* One part a row; further parts that the consumer expects are zero. */
 static __device__ __forceinline__ void put_warp_sum(RowSums sums, int64_t row, float lane_sum)
 {

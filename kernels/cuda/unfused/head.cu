@@ -96,24 +96,11 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
 {
     int64_t row = warp_row(), cols = h.xg.cols;
     if (row >= h.xg.rows) return;
-    const bf16 *xg = (const bf16 *)h.xg.data + row * h.xg.stride;
-    bf16 *axg = (bf16 *)h.axg.data + row * h.axg.stride;
-    Vectors<W, LONG_BATCH> in(xg, lane_id() * W, cols);     /* before what the sums wait for */
-    float r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
-    float alpha = r * h.weights[row] / (1.0f + d);
-    for (int64_t c = lane_id() * W; c < cols; c += 32 * W * LONG_BATCH) {
-        if (c >= 32 * W * LONG_BATCH) in = Vectors<W, LONG_BATCH>(xg, c, cols);
-#pragma unroll
-        for (int u = 0; u < LONG_BATCH; u++) {
-            int64_t at = c + u * 32 * W;
-            if (at >= cols) break;
-            float v[W];
-            unpack(in.raw[u], v);
-#pragma unroll
-            for (int i = 0; i < W; i++) v[i] *= alpha;
-            store(axg + at, v);
-        }
-    }
+    float r, d, q, alpha;
+    scale_row<W>((bf16 *)h.axg.data + row * h.axg.stride, (const bf16 *)h.xg.data + row * h.xg.stride, cols, [&] {
+        r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
+        return alpha = r * h.weights[row] / (1.0f + d);
+    });
     if (lane_id()) return;
     h.loss[row] = log1pf(d);
     h.alpha[row] = alpha;

@@ -24,12 +24,13 @@ qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm
     int64_t row = warp_row();
     if (row >= rows) return;
     bf16 *to = qkv + row * stride;
+    Vectors<V, LONG_BATCH> in(to, lane_id() * V, cols);     /* while r is on its way */
     float r = row_rstd(norm, row);
     const float *cos_sin = rope.cos_sin + (int64_t)rope.pos[row] * rope.head_dim;
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
-        Vectors<V, BATCH> in(to, c, cols);
+    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
+        if (c >= 32 * V * LONG_BATCH) in = Vectors<V, LONG_BATCH>(to, c, cols);
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
+        for (int u = 0; u < LONG_BATCH; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
             float v[V];

@@ -11,20 +11,7 @@ gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t c
 {
     int64_t row = warp_row();
     if (row >= rows) return;
-    float r = row_rstd(norm, row);
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
-        Vectors<V, BATCH> in(x + row * stride, c, cols);
-#pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            int64_t at = c + u * 32 * V;
-            if (at >= cols) break;
-            float v[V];
-            unpack(in.raw[u], v);
-#pragma unroll
-            for (int i = 0; i < V; i++) v[i] *= r;
-            store(xhat + row * cols + at, v);
-        }
-    }
+    scale_row<V>(xhat + row * cols, x + row * stride, cols, [&] { return row_rstd(norm, row); });
 }
 
 /* y = silu(g) u. One thread a block of 8 gates and 8 ups, `per_row` thread blocks a row. */
