@@ -6,7 +6,8 @@ data.
 
 PyTorch is Hugging Face's Llama with FP32 parameters, matrix products in BF16 by autocast, and AdamW: what
 coda.c computes. Every batch is fresh. Writes PREFIX.csv and PREFIX.svg (docs/loss_curves by default), prints
-the largest difference of each pair over all steps, and exits with code 1 if one is over 0.5 %. Needs a GPU,
+the largest difference of each pair over all steps, and exits with code 1 if one is over 0.5 %. PyTorch runs once
+more in FP32 throughout: how far its two curves part shows what rounding alone does. Needs a GPU,
 PyTorch with transformers and matplotlib, and `make CUDA=1 build/cuda/tests/gpu/test_gpu_model`.
 """
 import argparse
@@ -33,7 +34,9 @@ def largest_difference(a, b):
 
 
 def curves(torch, steps):
-    """Losses by name, in the order of the columns."""
+    """Losses by name, in the order of the columns, and those of PyTorch in FP32."""
+    import copy
+
     import transformers
 
     torch.manual_seed(1)
@@ -45,8 +48,10 @@ def curves(torch, steps):
         against.save(model, batches, folder)
         losses = {name: against.trace(torch, folder, fusion)[1]
                   for name, fusion in (("fused", "on"), ("unfused", "off"))}
+    exact = copy.deepcopy(model)
     losses["pytorch"] = against.train(torch, model, batches, DECAY, autocast=True)
-    return losses
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return losses, against.train(torch, exact, batches, DECAY)
 
 
 def write_csv(path, losses):
@@ -91,7 +96,7 @@ def main():
 
     if not torch.cuda.is_available() or not os.path.exists(against.TOOL):
         sys.exit(f"needs a GPU that PyTorch can use, and {against.TOOL}")
-    losses = curves(torch, options.steps)
+    losses, exact = curves(torch, options.steps)
     if any(len(values) != options.steps for values in losses.values()):
         sys.exit(f"not {options.steps} losses each: { {n: len(v) for n, v in losses.items()} }")
     write_csv(options.out + ".csv", losses)
@@ -101,6 +106,8 @@ def main():
         off, step = largest_difference(losses[a], losses[b])
         far |= not off <= BAR
         print(f"{a} against {b}: largest difference {100 * off:.3f} %, at step {step}")
+    off, step = largest_difference(exact, losses["pytorch"])
+    print(f"pytorch in FP32 against pytorch: largest difference {100 * off:.3f} %, at step {step}")
     draw(options.out + ".svg", losses)
     sys.exit(far)
 
