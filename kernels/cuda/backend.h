@@ -10,6 +10,7 @@ extern "C" {
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
+#include <string>
 
 struct GemmTable;
 struct FusedTable;
@@ -28,7 +29,8 @@ struct CudaBackend {
     int              multiprocessors;
     bool             sm90;              /* Hopper: the fused kernels run */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
-    bool             library_ran[OP_COUNT];     /* an op with a fused form ran last without it */
+    double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */
+    bool             library_ran[OP_COUNT];     /* ... whether it ran without its fused form */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */
@@ -69,6 +71,18 @@ static inline size_t op_scratch_bytes(const OpContext *ctx)
 {
     return ctx->workspace_bytes > GEMM_WORKSPACE ? ctx->workspace_bytes - GEMM_WORKSPACE : 0;
 }
+
+/* ---- files of measured choices (cache.cu) ------------------------------------------------------- */
+
+/* DIR/kind-GPU-cublaslt-VERSION.txt; makes the folder. Empty where none is wanted or can be made. */
+std::string cache_file(const CudaBackend *backend, const char *kind);
+
+/* What it holds; empty where there is none. */
+std::string cache_read(const std::string &file);
+
+/* Adds a line. Runs may share the file, so it goes out in one write; the line break before it ends what a full
+ * disk may have left of an earlier one. Where it cannot be written, says so once and clears *file. */
+void cache_append(std::string *file, const std::string &line);
 
 /* ---- GEMM (unfused/gemm_lt.cu) ------------------------------------------------------------------ */
 

@@ -218,7 +218,7 @@ bool cuda_backend_restore(void *backend, const char *choices, Errors *errors)
     while (*choices) {
         std::string line(choices, strcspn(choices, "\n"));
         choices += line.size() + (choices[line.size()] == '\n');
-        if (!strncmp(line.c_str(), "fused ", 6)) all &= fused_table_read_line(b->fused, line.c_str());
+        if (!strncmp(line.c_str(), "fused ", 6)) all &= fused_table_read_line(b->fused, line.c_str(), true);
         else gemms += line + "\n";
     }
     if (!all)

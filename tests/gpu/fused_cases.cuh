@@ -20,13 +20,12 @@ struct Product {
 
 struct Case {
     std::string name;
-    OpId op;
+    OpId op;                            /* names it in messages and for a profiler */
     double flops;
     std::vector<Output> outputs;
     std::function<void(const FusedCall &)> fused;
-    std::function<void()> unfused;
+    std::function<void()> unfused;      /* its error is the bar */
     std::function<void()> prepare;      /* instead of poison, for outputs that are added to */
-    bool long_k;                        /* cooperative tiles too */
     bool left;                          /* dispatch leaves this size to the library */
     Product product;
     bool rough;                         /* the unfused op is off by more than its output's rounding */
@@ -67,7 +66,7 @@ static Case qkv_case(const Sizes &s)
     };
     return {"qkv", OP_QKV, 2.0 * s.T * s.qkv() * s.d, {{"qkv", out, false, want}},
             [=](const FusedCall &call) { fused_qkv(call, out, x, w, norm, rope); },
-            [=] { cuda_qkv(&ctx, out, x, w, norm, rope); }, {}, true, false,
+            [=] { cuda_qkv(&ctx, out, x, w, norm, rope); }, {}, false,
             {GEMM_NT, out, x, w}};
 }
 
@@ -90,7 +89,6 @@ static Case residual_case(const Sizes &s, OpId op, int64_t k, bool with_xg)
               {},
               {},
               {},
-              true,
               false,
               {}};
     c.outputs.push_back(sums_output("sumsq", sumsq, s.T, [=](int64_t row) {
@@ -131,7 +129,7 @@ static Case gate_up_case(const Sizes &s)
     };
     return {"gate_up", OP_GATE_UP, 4.0 * s.T * s.f * s.d, {{"z", z, false, want_z}, {"y", y, false, want_y}},
             [=](const FusedCall &call) { fused_gate_up(call, z, y, x, w, norm); },
-            [=] { cuda_gate_up(&ctx, z, y, x, w, norm); }, {}, false, false,
+            [=] { cuda_gate_up(&ctx, z, y, x, w, norm); }, {}, false,
             {GEMM_NT, z, x, w}};
 }
 
@@ -152,7 +150,7 @@ static Case down_dx_case(const Sizes &s, bool with_y)
         return out;
     };
     Case c = {with_y ? "down_dx, y again" : "down_dx", OP_DOWN_DX, 2.0 * s.T * s.f * s.d, {}, {}, {}, {},
-              true, false, {}};
+              false, {}};
     c.outputs.push_back({"dz", dz, false, [=](int64_t row) {
         Row v = grad(row);
         double r = rstd(norm, row);
@@ -203,7 +201,7 @@ static Case norm_dx_case(const Sizes &s, OpId op, int64_t n, bool in_place = fal
     return {std::string(op_name(op)) + (in_place ? ", in place" : ""), op, 2.0 * s.T * s.d * n,
             {{"dx", out, false, want}},
             [=](const FusedCall &call) { fused_norm_dx(call, out, dz, w, residual, x, norm, zdz); },
-            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, prepare, true, false,
+            [=] { cuda_norm_dx(&ctx, op, out, dz, w, residual, x, norm, zdz); }, prepare, false,
             {GEMM_NN, out, dz, w}};
 }
 
@@ -219,7 +217,6 @@ static Case out_dx_case(const Sizes &s)
             [=](const FusedCall &call) { fused_out_dx(call, out, dx, w); },
             [=] { cuda_out_dx(&ctx, out, dx, w); },
             {},
-            true,
             false,
             {GEMM_NN, out, dx, w}};
 }
@@ -250,7 +247,6 @@ static Case dw_case(const Sizes &s, OpId op, int64_t n, int64_t k, bool accumula
               {},
               {},
               {},
-              true,
               !fused_dw_fits(n, k, backend_of(&ctx)->multiprocessors),
               {GEMM_TN, grad, dy, a}};
     if (with_sum) c.outputs.push_back({"sumsq", shown, false, {}});
@@ -312,7 +308,7 @@ static Case head_case(const Sizes &s)
             if (v > -INFINITY) total += exp(std::min(v, 60.0)) * (q ? std::min(v, 60.0) : 1);
         return total;
     };
-    Case c = {"head", OP_HEAD, 2.0 * s.chunk * s.padded() * s.d, {}, {}, {}, {}, true, false, {}};
+    Case c = {"head", OP_HEAD, 2.0 * s.chunk * s.padded() * s.d, {}, {}, {}, {}, false, {}};
     c.outputs.push_back({"e", h.e, false, [=](int64_t row) {
         double anchor;
         Row v = shifted_logits(h, row, &anchor);
@@ -383,7 +379,6 @@ static Case head_dw_case(const Sizes &s, float lift)
                 cuda_head_dw(&ctx, grad, &h, false);
             },
             {},
-            true,
             false,
             {},
             true};
@@ -405,7 +400,6 @@ static Case head_eval_case(const Sizes &s)
             [=](const FusedCall &call) { fused_head_eval(call, &h); },
             [=] { cuda_head_eval(&ctx, &h); },
             {},
-            true,
             false,
             {GEMM_NT, h.e, h.xg, h.table}};
 }
@@ -433,7 +427,6 @@ static Case head_dx_case(const Sizes &s)
             },
             [=] { cuda_head_dx(&ctx, dx, (float *)dgamma.data, &h, (const float *)gamma.data, false); },
             {},
-            true,
             false,
             {GEMM_NN, dx, h.e, h.table}};
 }
@@ -450,7 +443,6 @@ static Case bare_case(const Sizes &s)
             [=](const FusedCall &call) { fused_out_dx(call, out, dx, w); },
             [=] { cuda_out_dx(&ctx, out, dx, w); },
             {},
-            true,
             false,
             {GEMM_NN, out, dx, w}};
 }
@@ -488,17 +480,18 @@ static const std::vector<std::pair<const char *, CaseMaker>> case_makers = {
 static std::vector<FusedVariant> variants_of(const Case &c, const std::vector<int> &groups)
 {
     std::vector<FusedVariant> all;
-    for (int tile = 0; tile < (c.long_k ? TILE_COUNT : TILE_128x256); tile++)
+    for (int tile = 0; tile < TILE_COUNT; tile++)
         for (int cluster = 1; cluster <= 2; cluster++)
-            for (int group : groups) all.push_back(FusedVariant{(FusedTile)tile, cluster, group});
+            for (int group : groups)
+                if (fused_tile_fits(c.op, (FusedTile)tile))
+                    all.push_back(FusedVariant{(FusedTile)tile, cluster, group});
     return all;
 }
 
 static const char *variant_name(FusedVariant v)
 {
     static char text[32];
-    static const char *const tiles[] = {"128x192", "192x128", "128x256", "256x128"};
-    snprintf(text, sizeof text, "%s c%d g%-2d", tiles[v.tile], v.cluster, v.group);
+    snprintf(text, sizeof text, "%s c%d g%-2d", fused_tile_name(v.tile), v.cluster, v.group);
     return text;
 }
 

@@ -124,11 +124,19 @@ static int check_lines()
 {
     FusedTable *table = backend_of(&ctx)->fused;
     const std::string line = "fused down 7 2048 8192 128x192 cluster 2 group 16 us 812.3 library 851.0 fused";
-    auto reads = [&](const std::string &text) { return fused_table_read_line(table, text.c_str()); };
+    auto reads = [&](const std::string &text) { return fused_table_read_line(table, text.c_str(), false); };
     bool good = reads(line) && reads(line + "\n");
     for (size_t length = 1; length < line.size(); length++)
         good &= !reads(line.substr(0, length)) && !reads(line.substr(0, length) + line);
-    printf("%s - only whole lines are choices\n", good ? "ok" : "not ok");
+    for (const char *wrong : {"fused down 7 2048 8192 128x192 cluster 3 group 16 us 1.0 library 2.0 fused",
+                              "fused down 7 2048 8192 128x192 cluster 4294967298 group 16 us 1.0 library 2.0 fused",
+                              "fused down 7 2048 8192 128x192 cluster 2 group 2147483647 us 1.0 library 2.0 fused",
+                              "fused down -7 2048 8192 128x192 cluster 2 group 16 us 1.0 library 2.0 fused",
+                              "fused down 7 2048 8192 128x192 cluster 2 group 16 us nan library 2.0 fused",
+                              "fused down 7 2048 8192 128x192 cluster 2 group 16 us 1.0 library 1e300 fused",
+                              "fused gate_up 7 2048 8192 128x256 cluster 2 group 16 us 1.0 library 2.0 fused"})
+        good &= !reads(wrong);
+    printf("%s - only whole lines of possible choices are read\n", good ? "ok" : "not ok");
     return !good;
 }
 

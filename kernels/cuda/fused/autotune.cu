@@ -1,3 +1,4 @@
+/* Choices as text, the table and file that keep them, and measuring. */
 #include "kernels/cuda/fused/autotune.h"
 #include <algorithm>
 #include <cinttypes>
@@ -7,10 +8,12 @@
 
 enum { FUSED_TABLE_VERSION = 3 };           /* raise it where kernels change so that old times mean nothing */
 
-static const double MEASURE_FLOPS = 2e9;    /* smaller products go the library's way */
+static const double MEASURE_FLOPS = 2e9;    /* smaller products: auto takes the library, on variants[0] */
 static const double SECONDS_A_SHAPE = 1.2;  /* all shapes of a model in less than a minute */
 static const float HEAT_MS = 100; /* of the same work before measuring: training runs on a hot card */
 enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 21 };
+enum { MOST_GROUP = 4096 };                 /* what a line of text may say */
+static const double MOST_US = 1e9;
 
 struct FusedTable {
     std::vector<FusedChoice> choices;       /* the latest of an op stands last */
@@ -49,27 +52,29 @@ static void put(FusedTable *table, const FusedChoice &c, bool used)
     table->used.push_back(used);
 }
 
-bool fused_table_read_line(FusedTable *table, const char *line)
+bool fused_table_read_line(FusedTable *table, const char *line, bool restored)
 {
     char op[32], tile[16], runs[8];
-    int end = 0;
+    int end = 0, id = 0, t = 0;
+    int64_t cluster, group;
     FusedChoice c = {};
     if (sscanf(line,
-               "fused %31s %" SCNd64 " %" SCNd64 " %" SCNd64
-               " %15s cluster %d group %d us %lf library %lf %7s%n",
-               op, &c.shape.m, &c.shape.n, &c.shape.k, tile, &c.variant.cluster, &c.variant.group,
-               &c.fused_us, &c.separate_us, runs, &end) != 10)
+               "fused %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %15s cluster %" SCNd64 " group %" SCNd64
+               " us %lf library %lf %7s%n",
+               op, &c.shape.m, &c.shape.n, &c.shape.k, tile, &cluster, &group, &c.fused_us, &c.separate_us,
+               runs, &end) != 10)
         return false;
-    int id = 0, t = 0;
     while (id < OP_COUNT && strcmp(op, op_name((OpId)id))) id++;
     while (t < TILE_COUNT && strcmp(tile, fused_tile_name((FusedTile)t))) t++;
     c.fused = !strcmp(runs, "fused");
-    if (id == OP_COUNT || t == TILE_COUNT || c.variant.cluster < 1 || c.variant.cluster > 2 ||
-        c.variant.group < 1 || (!c.fused && strcmp(runs, "library")) || line[end + strspn(line + end, "\n")])
+    if (id == OP_COUNT || t == TILE_COUNT || !fused_tile_fits((OpId)id, (FusedTile)t) || cluster < 1 ||
+        cluster > 2 || group < 1 || group > MOST_GROUP || (!c.fused && strcmp(runs, "library")) ||
+        line[end + strspn(line + end, "\n")] || c.shape.m < 1 || c.shape.n < 1 || c.shape.k < 1 ||
+        !(c.fused_us >= 0 && c.fused_us < MOST_US && c.separate_us >= 0 && c.separate_us < MOST_US))
         return false;
     c.shape.op = (OpId)id;
-    c.variant.tile = (FusedTile)t;
-    put(table, c, false);
+    c.variant = {(FusedTile)t, (int)cluster, (int)group};
+    put(table, c, restored);
     return true;
 }
 
@@ -91,39 +96,17 @@ const FusedChoice *fused_last_choice(const FusedTable *table, OpId op)
 FusedTable *fused_table_open(CudaBackend *backend)
 {
     FusedTable *table = new FusedTable;
-    cudaDeviceProp gpu;
-    std::string name = backend->gpu;
-    if (!backend->options.cache_dir) return table;
-    if (backend->planning) {
-        if (cudaGetDeviceProperties(&gpu, 0) != cudaSuccess) {
-            cudaGetLastError();
-            return table;
-        }
-        name = gpu.name;
-    }
-    for (char &c : name)
-        if (!isalnum((unsigned char)c)) c = '-';
-    table->file = std::string(backend->options.cache_dir) + "/fused-" + name + "-v" +
-                  std::to_string(FUSED_TABLE_VERSION) + "-cublaslt-" + std::to_string(cublasLtGetVersion()) +
-                  ".txt";
-    if (FILE *f = fopen(table->file.c_str(), "rb")) {
-        char line[256];
-        while (fgets(line, sizeof line, f)) fused_table_read_line(table, line);
-        fclose(f);
+    if (backend->planning) return table;    /* which GPU, it does not know */
+    table->file = cache_file(backend, ("fused-v" + std::to_string(FUSED_TABLE_VERSION)).c_str());
+    const std::string text = cache_read(table->file);
+    for (size_t at = 0, end; at < text.size(); at = end + 1) {
+        end = std::min(text.find('\n', at), text.size());
+        fused_table_read_line(table, text.substr(at, end - at).c_str(), false);
     }
     return table;
 }
 
 void fused_table_close(FusedTable *table) { delete table; }
-
-static void keep(const FusedTable *table, const FusedChoice &c)
-{
-    if (table->file.empty()) return;
-    if (FILE *f = fopen(table->file.c_str(), "ab")) {
-        fprintf(f, "%s\n", line_of(c).c_str());
-        fclose(f);
-    }
-}
 
 /* Prompts have any length: few keys stand for all numbers of rows that are small. */
 static int64_t rows_of_key(int64_t rows)
@@ -178,6 +161,17 @@ static std::vector<double> measure(const OpContext *ctx, const char *op,
     return medians;
 }
 
+/* A choice for the same op at another number of rows, as the last chunk of the head has. */
+static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape)
+{
+    for (size_t i = table->choices.size(); i-- > 0;) {
+        const FusedShape &s = table->choices[i].shape;
+        if (table->used[i] && s.op == shape.op && (s.m == shape.m) + (s.n == shape.n) + (s.k == shape.k) >= 2)
+            return &table->choices[i];
+    }
+    return nullptr;
+}
+
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
                          const std::vector<FusedVariant> &variants,
                          const std::function<void(const FusedCall &)> &fused,
@@ -187,10 +181,12 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
     FusedShape shape = real;
     shape.m = rows_of_key(real.m);
     FusedChoice choice = {shape, false, variants[0], 0, 0};
-    if (2.0 * real.m * real.n * real.k < MEASURE_FLOPS) return choice;
+    choice.sized = 2.0 * real.m * real.n * real.k >= MEASURE_FLOPS;
+    if (!choice.sized) return choice;
     for (size_t i = 0; i < table->choices.size(); i++)
         if (same(table->choices[i].shape, shape)) {
             choice = table->choices[i];
+            choice.sized = true;
             if (!table->used[i] || i + 1 < table->choices.size()) put(table, choice, true);
             return choice;
         }
@@ -205,7 +201,10 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
         choice.variant = variants[best - 1];
         choice.fused_us = us[best], choice.separate_us = us[0];
         choice.fused = choice.fused_us < choice.separate_us;
-        keep(table, choice);
+        cache_append(&table->file, line_of(choice));
+    } else if (const FusedChoice *like = alike(table, shape)) {
+        choice = *like;
+        choice.shape = shape, choice.fused_us = choice.separate_us = 0;
     }
     put(table, choice, true);   /* measured or not: a resumed run must decide as this one does */
     return choice;

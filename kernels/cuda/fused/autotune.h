@@ -18,11 +18,13 @@ struct FusedChoice {
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
     double fused_us, separate_us;           /* 0 = not measured */
+    bool sized;                             /* the call is large enough to have a choice */
 };
 
-/* The choice for this call; without a measurement the library, or variants[0]. `fused` and `library` run the
- * op into its own outputs or, where it cannot be repeated in place, into others; both empty: nothing can be
- * measured now. */
+/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be
+ * repeated in place, into others; both empty: nothing can be measured now. Without a measurement, and without a
+ * choice for nearly the same shape, .fused is false and .variant is variants[0]: auto then runs the library, on
+ * that variant. */
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
                          const std::vector<FusedVariant> &variants,
                          const std::function<void(const FusedCall &)> &fused,
@@ -34,7 +36,7 @@ const FusedChoice *fused_last_choice(const FusedTable *table, OpId op);
 FusedTable *fused_table_open(CudaBackend *backend);
 void fused_table_close(FusedTable *table);
 
-/* Choices used so far, one a line that begins with "fused "; read_line takes such a line back and wins over
- * the file's. False where it does not read. */
+/* Choices used or restored so far, one a line that begins with "fused "; read_line takes such a line back and
+ * wins over the file's. restored: it comes from a checkpoint. False where it does not read. */
 std::string fused_table_text(const FusedTable *table);
-bool fused_table_read_line(FusedTable *table, const char *line);
+bool fused_table_read_line(FusedTable *table, const char *line, bool restored);

@@ -1,3 +1,4 @@
+/* Which implementation of an op runs, and what the fused one takes. */
 #include "kernels/cuda/fused/dispatch.h"
 #include "kernels/cuda/fused/autotune.h"
 #include <cstdio>
@@ -40,14 +41,15 @@ int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols)
     }
 }
 
-/* What ran last, or what will as far as is known. */
 const char *dispatch_choice(const OpContext *ctx, OpId op)
 {
     CudaBackend *b = backend_of(ctx);
     CudaFusion mode = mode_of(ctx, op);
     if (mode == CUDA_FUSION_OFF || !hopper(b) || b->library_ran[op]) return nullptr;
     const FusedChoice *c = fused_last_choice(b->fused, op);
-    if (!c) return mode == CUDA_FUSION_ON ? "fused" : "fused or cublasLt: measured when the run starts";
+    if (b->planning || !c)
+        return mode == CUDA_FUSION_ON ? "fused on Hopper, where the sizes allow it"
+                                      : "fused on Hopper, where that measures faster";
     if (mode == CUDA_FUSION_AUTO && !c->fused) return nullptr;
     bool plain = key_of(op) == CUDA_FUSE_DW && op != OP_HEAD_DW;
     char *text = b->choices[op];
@@ -83,14 +85,21 @@ static std::vector<FusedVariant> variants_of(OpId op)
     for (int group : {16, 64}) {
         if (group == 64 && op != OP_HEAD && op != OP_HEAD_EVAL) continue;
         for (int cluster = 2; cluster >= 1; cluster--) {
-            all.push_back({TILE_128x192, cluster, group});
-            all.push_back({TILE_192x128, cluster, group});
-            if (op == OP_GATE_UP) continue;     /* two outputs a column: its epilogue must hide */
-            all.push_back({TILE_128x256, cluster, group});
-            all.push_back({TILE_256x128, cluster, group});
+            for (int tile = 0; tile < TILE_COUNT; tile++)
+                if (fused_tile_fits(op, (FusedTile)tile)) all.push_back({(FusedTile)tile, cluster, group});
         }
     }
     return all;
+}
+
+/* For the table of choices: what the op's largest call does. Sampling makes small ones beside. */
+static void note(const OpContext *ctx, const FusedShape &shape, bool library_ran)
+{
+    CudaBackend *b = backend_of(ctx);
+    double flops = 2.0 * shape.m * shape.n * shape.k;
+    if (flops < b->ran_flops[shape.op]) return;
+    b->ran_flops[shape.op] = flops;
+    b->library_ran[shape.op] = library_ran;
 }
 
 /* Runs op fused or by `library`. Both take the tensor to write to: `out`, except while they are measured and
@@ -100,9 +109,11 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
                 bool again, const Fused &fused, const Library &library)
 {
     CudaFusion mode = mode_of(ctx, shape.op);
-    bool &library_ran = backend_of(ctx)->library_ran[shape.op];
-    library_ran = mode == CUDA_FUSION_OFF || !fits;
-    if (library_ran) return library(out);
+    if (mode == CUDA_FUSION_OFF) return library(out);
+    if (!fits) {
+        note(ctx, shape, true);
+        return library(out);
+    }
     Tensor elsewhere = out;
     if (in_place) {
         elsewhere.data = op_scratch(ctx);
@@ -115,8 +126,9 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
         try_library = [&] { library(elsewhere); };
     }
     FusedChoice choice = fused_choose(ctx, shape, variants_of(shape.op), try_fused, try_library);
-    library_ran = mode == CUDA_FUSION_AUTO && !choice.fused;
-    if (library_ran) return library(out);
+    bool by_library = mode == CUDA_FUSION_AUTO && !choice.fused;
+    if (choice.sized) note(ctx, shape, by_library);
+    if (by_library) return library(out);
     OpRange range(ctx, shape.op);
     fused(FusedCall{ctx, shape.op, choice.variant}, out);
 }

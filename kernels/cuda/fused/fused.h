@@ -18,6 +18,9 @@ static inline const char *fused_tile_name(FusedTile tile)
     return names[tile];
 }
 
+/* gate_up has two outputs a column: its epilogue must hide, which that of a cooperative tile does not. */
+static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE_128x256 || op != OP_GATE_UP; }
+
 static inline int fused_tile_cols(FusedTile tile)
 {
     return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;

@@ -59,14 +59,17 @@ static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m,
     switch (call.variant.tile) {
     case TILE_192x128:
         return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 192, 128>>(call, a, b, m, n, k, p);
+    case TILE_128x192:
+        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 128, 192>>(call, a, b, m, n, k, p);
     case TILE_128x256:
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 128, 256>>(call, a, b, m, n, k, p);
-        [[fallthrough]];
+        break;
     case TILE_256x128:
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 256, 128>>(call, a, b, m, n, k, p);
-        [[fallthrough]];
-    default: return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 128, 192>>(call, a, b, m, n, k, p);
+        break;
+    default: break;
     }
+    cuda_fail(__FILE__, __LINE__, op_name(call.op), fused_tile_name(call.variant.tile), "no such tile of this op");
 }

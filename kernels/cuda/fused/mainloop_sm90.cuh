@@ -6,18 +6,18 @@
  *         each: they load what its epilogue needs into chunk buffers long before, and store what it leaves.
  *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its
  *         epilogue, which costs no time as long as it is shorter. Or together, each half the rows of one
- *         tile ("cooperative"): the tile may have a third more columns, so that operands are read less often,
+ *         tile ("cooperative"): the tile may be a third larger, so that operands are read less often,
  *         but the tensor cores wait for the epilogue: for a long K.
  *
  * A chunk is 64 rows x Program::COLUMNS accumulator columns. A chunk buffer is filled (or just handed over,
- * where a program loads nothing), worked on in place, and stored: `ready` and `filled` are its two barriers.
+ * where a program loads nothing), worked on in place, and stored: `loaded` and `finished` are its two barriers.
  *
  * Storage forms, 64 of K a stage, 128-byte swizzle, blocks of 64 rows x 128 bytes:
  *   K contiguous        descriptor stride 1024 (next 8 rows); 16 of K are 32 bytes on
  *   M or N contiguous   a block every 64 columns: leading 8192 (next block), stride 1024; 16 of K are 2048 on
  *
  * Tails need no code: TMA fills zeros where it reads outside, and stores nothing outside.
- * In a cluster of two, which share their columns, each block loads half of B for both. */
+ * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both. */
 #pragma once
 #include "kernels/cuda/fused/primitives.cuh"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
@@ -26,10 +26,10 @@ enum {
     BLOCK_K = 64,               /* of K in one stage: 128 bytes */
     CONSUMERS = 2,
     GEMM_THREADS = 128 * (1 + CONSUMERS),
-    BARRIER_FINISH = 3,         /* both consumers are done */
     LOADER_REGISTERS = 24,      /* and the consumers what is left of 65536 */
     CONSUMER_REGISTERS = 240,
     BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
+    BARRIER_FINISH = 3,         /* both consumers are done */
     SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
 };
 
@@ -63,6 +63,8 @@ struct Gemm {
     static constexpr int SHARED = 1024 + AT_BARRIERS + 8 * BARRIERS;
 
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
+    static_assert(Program::BUFFER == 0 || BUFFERS > 0,
+                  "no chunk buffer fits beside the stages: fewer COLUMNS, or LONG_K = false");
     static_assert(BN % COLUMNS == 0 && BN % 64 == 0 && ROWS64 * BN <= 384, "tile");
 };
 
@@ -78,11 +80,11 @@ template <class G> struct Shared {
     }
     __device__ uint32_t full(int stage) const { return base + G::AT_BARRIERS + 8 * stage; }
     __device__ uint32_t empty(int stage) const { return full(G::STAGES + stage); }
-    __device__ uint32_t ready(int consumer, int buffer) const
+    __device__ uint32_t loaded(int consumer, int buffer) const
     {
         return full(2 * G::STAGES + consumer * G::BUFFERS + buffer);
     }
-    __device__ uint32_t filled(int consumer, int buffer) const { return ready(CONSUMERS + consumer, buffer); }
+    __device__ uint32_t finished(int consumer, int buffer) const { return loaded(CONSUMERS + consumer, buffer); }
 };
 
 /* A place in a ring of SLOTS and the parity of the barrier phase that belongs to this time round. */
@@ -133,7 +135,7 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
             const int k = block * BLOCK_K;
             const uint32_t full = s.full(ring.slot);
             mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
-            mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* the other block's half of B included */
+            mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* what the other block loads of B included */
             if constexpr (G::A_ROWS) {
 #pragma unroll
                 for (int i = 0; i < G::BM / 64; i++)
@@ -190,16 +192,16 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
     ChunkWalk<G> ahead(g, consumer), done(g, consumer);
     auto hand_over = [&](int buffer) {
         if constexpr (Program::LOAD_BYTES > 0) {
-            mbarrier_arrive_expect(s.ready(consumer, buffer), Program::LOAD_BYTES);
-            Program::fetch(p, s.chunk(consumer, buffer), s.ready(consumer, buffer), ahead.row, ahead.col);
+            mbarrier_arrive_expect(s.loaded(consumer, buffer), Program::LOAD_BYTES);
+            Program::fetch(p, s.chunk(consumer, buffer), s.loaded(consumer, buffer), ahead.row, ahead.col);
         } else {
-            mbarrier_arrive(s.ready(consumer, buffer));
+            mbarrier_arrive(s.loaded(consumer, buffer));
         }
         ahead.next();
     };
     for (int i = 0; i < G::BUFFERS && ahead.more(); i++) hand_over(i);
     for (Ring<G::BUFFERS> ring; done.more(); done.next(), ring.next()) {
-        mbarrier_wait(s.filled(consumer, ring.slot), ring.parity);
+        mbarrier_wait(s.finished(consumer, ring.slot), ring.parity);
         Program::store(p, s.chunk(consumer, ring.slot), done.row, done.col);
         tma_store_commit();
         tma_store_wait_read();
@@ -278,12 +280,12 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
                 if (c >= chunks) continue;
                 float(&columns)[G::COLUMNS / 2] =
                     *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
-                if constexpr (G::BUFFERS > 0) mbarrier_wait(s.ready(consumer, buffer.slot), buffer.parity);
+                if constexpr (G::BUFFERS > 0) mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
                 program.chunk(p, columns, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
                 if constexpr (G::BUFFERS > 0) {
                     fence_for_copy_engine();
                     __syncwarp();
-                    if (lane_of_warp() == 0) mbarrier_arrive(s.filled(consumer, buffer.slot));
+                    if (lane_of_warp() == 0) mbarrier_arrive(s.finished(consumer, buffer.slot));
                     buffer.next();
                 }
             }
@@ -310,8 +312,8 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
             mbarrier_init(s.empty(i), g.cluster * (G::TOGETHER ? CONSUMERS : 1));
         }
         for (int i = 0; i < CONSUMERS * G::BUFFERS; i++) {
-            mbarrier_init(s.ready(0, i), 1);
-            mbarrier_init(s.filled(0, i), 4);   /* warps of a consumer */
+            mbarrier_init(s.loaded(0, i), 1);
+            mbarrier_init(s.finished(0, i), 4);   /* warps of a consumer */
         }
         mbarrier_init_fence();
     }

@@ -6,8 +6,9 @@
  * accumulators 8 slice + 2 p and + 1. `first` is Rows.first, so a thread ever sees two rows only.
  *
  *   map              plain arithmetic on pairs, from epilogue_math.h
- *   vector load      row_value, row_rstd, column_pair
- *   tile load/store  Tile16, Tile32 over chunk buffers that the copy engine fills and empties; gathered_pair
+ *   vector load      row_value, row_parts, row_rstd, column_pair
+ *   tile load/store  Tile16, and Tile32 with load_pair and store_pair, over chunk buffers that the copy engine
+ *                    fills and empties; gathered_pair
  *   tile reduction   RowSum (partial sums a row and column tile), column_sum
  *   stateful         RowRunningSum: maximum and sum of exponentials from chunk to chunk */
 #pragma once
@@ -199,13 +200,14 @@ struct RowRunningSum {
 
     __device__ __forceinline__ void clear() { half[0] = half[1] = RunningSum{-INFINITY, 0}; }
 
-    /* Adds `count` values of one row; -INFINITY stands for one that does not count. */
+    /* Adds `count` values of one row; -INFINITY stands for one that does not count. A NaN stays in the sum. */
     template <int COUNT> __device__ __forceinline__ void add(int h, const float (&x)[COUNT])
     {
         float most = half[h].most;
+        bool counts = false;
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) most = fmaxf(most, x[i]);
-        if (most == -INFINITY) return;
+        for (int i = 0; i < COUNT; i++) most = fmaxf(most, x[i]), counts |= x[i] != -INFINITY;
+        if (!counts) return;
         float sum = half[h].sum * fast_exp(half[h].most - most);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) sum += fast_exp(x[i] - most);

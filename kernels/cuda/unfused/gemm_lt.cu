@@ -130,30 +130,11 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
     return all;
 }
 
-static bool make_folder(const std::string &path)
-{
-    for (size_t at = 1; at <= path.size(); at++)
-        if (at == path.size() || path[at] == '/')
-            if (mkdir(path.substr(0, at).c_str(), 0777) && errno != EEXIST) return false;
-    return true;
-}
-
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    if (!backend->options.cache_dir || !make_folder(backend->options.cache_dir)) return table;
-    std::string gpu = backend->gpu;
-    for (char &c : gpu)
-        if (!isalnum((unsigned char)c)) c = '-';
-    table->file = std::string(backend->options.cache_dir) + "/gemm-" + gpu + "-cublaslt-" +
-                  std::to_string(cublasLtGetVersion()) + ".txt";
-    if (FILE *f = fopen(table->file.c_str(), "rb")) {
-        std::string text;
-        char buffer[4096];
-        for (size_t n; (n = fread(buffer, 1, sizeof buffer, f)) > 0;) text.append(buffer, n);
-        fclose(f);
-        read_lines(table, text.c_str(), false);
-    }
+    table->file = cache_file(backend, "gemm");
+    read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
 
@@ -177,7 +158,7 @@ char *gemm_table_text(const GemmTable *table)
 {
     std::string text;
     for (const GemmEntry &e : table->entries)
-        if (e.ready) text += entry_line(e) + "\n";
+        if (e.ready || e.restored) text += entry_line(e) + "\n";
     return strdup(text.c_str());
 }
 
@@ -186,21 +167,6 @@ bool gemm_table_restore(CudaBackend *backend, const char *text, Errors *errors)
     if (read_lines(backend->gemms, text, true)) return true;
     errors_add(errors, "the checkpoint's GEMM choices do not read; the run measures its own, not bitwise");
     return false;
-}
-
-/* Runs may share the file, so a line goes out in one write. The line break before it ends what a full disk
- * may have left of an earlier one, which then does not read and is measured again. */
-static void keep(GemmTable *table, const GemmEntry &e)
-{
-    if (table->file.empty()) return;
-    std::string line = "\n" + entry_line(e) + "\n";
-    FILE *f = fopen(table->file.c_str(), "ab");
-    bool kept = f && fwrite(line.data(), 1, line.size(), f) == line.size();
-    if (f && fclose(f)) kept = false;
-    if (kept) return;
-    fprintf(stderr, "note: %s cannot be written (%s): the next start measures its GEMMs again\n",
-            table->file.c_str(), strerror(errno));
-    table->file.clear();
 }
 
 /* ---- one product --------------------------------------------------------------------------------------- */
@@ -365,7 +331,7 @@ static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d,
         (in_place && op_scratch_bytes(ctx) < bytes))
         return;
     choose_fastest(ctx, op, e, algos, in_place ? op_scratch(ctx) : d.data, a, b, c, bytes);
-    keep(backend_of(ctx)->gemms, *e);
+    cache_append(&backend_of(ctx)->gemms->file, entry_line(*e));
 }
 
 static GemmEntry *
