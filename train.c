@@ -500,7 +500,7 @@ static int train_command(int argc, char **argv)
 
 static const struct { const char *name, *usage, *help; int (*run)(int argc, char **argv); } commands[] = {
     {"sample", "sample RUN --prompt=TEXT", "generate text from a run", sample_command},
-    {"bench", "bench CONFIG", "time of a training step: one JSON line, and a table", bench_command},
+    {"bench", "bench CONFIG", "time of a training step: one JSON line; --table: of each op", bench_command},
     {"report", "report RUN", "write RUN/report.html from RUN/log.jsonl", report_command},
     {"import", "import HF_DIR RUN", "start a run from a Hugging Face checkpoint", import_command},
     {"export", "export RUN HF_DIR", "write a run as a Hugging Face checkpoint or GGUF", export_command},

@@ -6,9 +6,10 @@
 #include "commands/setup.h"
 #include "model/machine.h"
 #include "model/random.h"
+#include <math.h>
 #include <stdlib.h>
 
-enum { OP_TIMING_STEPS = 5 };
+enum { OP_TIMING_STEPS = 5, MOST_STEPS = 1000000 };
 
 static int by_value(const void *a, const void *b)
 {
@@ -66,15 +67,18 @@ static void print_result(const Llama *model, const Config *c, const Backend *bac
                          int64_t steps, const double loss[2])
 {
     qsort(ms, (size_t)steps, sizeof *ms, by_value);
+    char texts[2][32];
+    for (int i = 0; i < 2; i++)
+        snprintf(texts[i], sizeof texts[i], isfinite(loss[i]) ? "%.4f" : "null", loss[i]);
     double median = ms[steps / 2], p90 = ms[steps * 9 / 10];
     double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
            "%.4f,"
            "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld,"
-           "\"first_loss\":%.4f,\"last_loss\":%.4f}\n",
+           "\"first_loss\":%s,\"last_loss\":%s}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
            flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps,
-           loss[0], loss[1]);
+           texts[0], texts[1]);
     fflush(stdout);
 }
 
@@ -94,10 +98,15 @@ static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double
         double loss[2] = {0};
         for (int64_t i = 0; i < warmup + steps; i++) {
             double begin = machine_seconds();
-            loss[i > 0] = step(model, &batch, c);
+            loss[1] = step(model, &batch, c);
+            if (!i) loss[0] = loss[1];
             if (i >= warmup) ms[i - warmup] = 1e3 * (machine_seconds() - begin);
         }
         print_result(model, c, backend, ms, steps, loss);
+        if (!isfinite(loss[1])) {
+            errors_add(errors, "the loss is not finite any more: times of such steps say little");
+            ok = false;
+        }
     }
     if (ok && table) {
         print_choices(backend, stderr);
@@ -128,6 +137,8 @@ int bench_command(int argc, char **argv)
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
     int64_t steps = arguments_integer("--steps=", steps_text, 1, &errors);
     int64_t warmup = arguments_integer("--warmup=", warmup_text, 0, &errors);
+    if (steps > MOST_STEPS || warmup > MOST_STEPS)
+        errors_add(&errors, "--steps and --warmup: expected %d at most", MOST_STEPS);
     bool ok = code == ARGUMENTS_GO_ON && !errors.count &&
               setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors) &&
               setup_backend(&setup, false, &errors);

@@ -11,9 +11,11 @@ as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own k
 as hot.
 """
 import argparse
+import os
 import re
 import statistics
 import subprocess
+import sys
 from collections import Counter
 
 LINE = re.compile(r"^(\S+) +(\S.*?) +(\d+x\d+ c\d g\d+) +fused +([\d.]+) ms +(\d+) TFLOP/s +unfused +([\d.]+) ms +"
@@ -35,8 +37,13 @@ def main():
     parser.add_argument("--program", default="build/cuda/tests/gpu/bench_fused")
     parser.add_argument("--op")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("widths", nargs="*", default=WIDTHS)
+    parser.add_argument("widths", nargs="*", metavar="WIDTH")
     options = parser.parse_args()
+    options.widths = options.widths or WIDTHS
+    if options.runs < 1 or set(options.widths) - set(WIDTHS):
+        parser.error(f"expected --runs of 1 at least, and widths among {' '.join(WIDTHS)}")
+    if not os.access(options.program, os.X_OK):
+        sys.exit(f"{options.program} is not there: make {options.program}, or name it with --program")
 
     print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | spread | | free | over product | CODA |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
@@ -44,8 +51,10 @@ def main():
         ops = {}
         for _ in range(options.runs):
             command = [options.program, width] + ([options.op] if options.op else [])
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            for line in output.splitlines():
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                sys.exit(f"{' '.join(command)} failed:\n{done.stderr or done.stdout}")
+            for line in done.stdout.splitlines():
                 found = LINE.match(line)
                 if found:
                     ops.setdefault(found[2], []).append(found)

@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
 """The 1B training step and single layers against PyTorch, on the same GPU in one call.
 
-    python3 scripts/bench_vs_torch.py [--out=FILE.json] [--train=./train] [--layer=PATH/bench_layer]
-                                      [--seq=2048,8192] [--recipes=bf16,fp32] [--widths=1b,8b,70b]
-                                      [--fusion=off,auto] [--rounds=3] [step] [layer]
+    python3 scripts/bench_vs_torch.py [step] [layer] [options]
 
 PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters,
 gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c).
-coda.c runs with separate kernels (fusion none) and with fused ones where they are faster (auto). Processes take
-turns on the card, one measuring while the others are idle or not yet started, --rounds times; a time is the
-median of a process, a ratio the median over the rounds, with the distance between the lowest and the highest.
-Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
+coda.c runs with separate kernels (off) and with fused ones where they are faster (auto). Processes take turns on
+the card, one measuring while the others are idle or not yet started, --rounds times; a time is the median of a
+process, a ratio the median over the rounds, with half the distance between the lowest and the highest. Ours run
+beside the first recipe. Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
+import argparse
 import json
 import math
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -198,84 +196,110 @@ def ratio_text(theirs, ours):
     return f"{statistics.median(ratios):6.3f} +-{(max(ratios) - min(ratios)) / 2:5.3f}"
 
 
-def compare_steps(train, config, seqs, recipes, rounds, results):
+def compare_steps(options, results):
     print("1B step, 16 layers, 16,384 tokens, tied      tokens/s   ratio to the faster PyTorch   peak GiB   ratio")
-    for seq in seqs:
+    whole = {"off": "none", "auto": "auto", "on": "all"}
+    names = {"bf16": "PyTorch, all BF16", "fp32": "PyTorch, FP32 and autocast", "off": "coda.c, separate kernels",
+             "auto": "coda.c, fused where faster", "on": "coda.c, fused"}
+    for seq in options.seq:
         def ours(fusion):
-            return run([train, "bench", config, "--run.device=cuda", f"--train.seq_len={seq}",
+            return run([options.train, "bench", options.config, "--run.device=cuda", f"--train.seq_len={seq}",
                         f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
-                        "--train.recompute=swiglu", f"--fusion={fusion}"])[-1]
+                        "--train.recompute=swiglu", f"--fusion={whole[fusion]}"])[-1]
 
-        found = {"none": [], "auto": []}
-        for recipe in recipes:      # one at a time: each fills a good part of the memory
+        found = {key: [] for key in options.recipes + options.fusion}
+        for recipe in options.recipes:      # one at a time: each fills a good part of the memory
             worker = TorchWorker("step", recipe, seq)
-            found[recipe] = []
-            for _ in range(rounds):
+            for _ in range(options.rounds):
                 found[recipe].append(worker.measure())
-                if recipe == recipes[0]:
-                    found["none"].append(ours("none"))
-                    found["auto"].append(ours("auto"))
+                for fusion in options.fusion if recipe == options.recipes[0] else []:
+                    found[fusion].append(ours(fusion))
             worker.close()
         results[f"step_{seq}"] = found
         times = {key: [r["step_ms"] for r in value] for key, value in found.items()}
-        faster = min(recipes, key=lambda k: statistics.median(times[k]))
-        names = dict(bf16="PyTorch, all BF16", fp32="PyTorch, FP32 and autocast", none="coda.c, separate kernels",
-                     auto="coda.c, fused where faster")
-        peak = max(r["peak_bytes"] for r in found[recipes[-1]])
-        for key in found:
-            name = names[key]
-            size = max(r.get("peak_bytes") or r["plan_bytes"] for r in found[key])
-            ratio = ratio_text(times[faster], times[key]) if key in ("none", "auto") else ""
-            print(f"  seq {seq}: {name:28s} {TOKENS / statistics.median(times[key]) * 1e3:12.0f}   {ratio:27s} "
+        faster = min(options.recipes, key=lambda k: statistics.median(times[k]))
+        same = "fp32" if "fp32" in options.recipes else options.recipes[0]
+        peak = max(r["peak_bytes"] for r in found[same])
+        for key, value in found.items():
+            size = max(r.get("peak_bytes") or r["plan_bytes"] for r in value)
+            ratio = ratio_text(times[faster], times[key]) if key in options.fusion else ""
+            print(f"  seq {seq}: {names[key]:28s} {TOKENS / statistics.median(times[key]) * 1e3:12.0f}   {ratio:27s} "
                   f"{size / 2**30:10.2f}   {size / peak:.3f}", flush=True)
 
 
-def compare_layers(bench, widths, modes, rounds, results):
+def compare_layers(options, results):
     print("one layer, seq 2048          forward ms  PyTorch        ratio     with backward ms  PyTorch        ratio")
-    cache = tempfile.mkdtemp()
-    for name in widths:
-        worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
-        for _ in range(rounds):
-            theirs.append(worker.measure())
-            ours.append({r["fusion"]: r for r in run([bench, "--seq=2048", f"--cache={cache}",
-                                                         f"--fusion={','.join(modes)}", name])})
-        worker.close()
-        results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
-        for fusion in modes:
-            line = f"  {name:4s} width, fusion {fusion:4s} "
-            for key in ("fwd_ms", "fwdbwd_ms"):
-                mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
-                line += (f"  {statistics.median(mine):13.3f} {statistics.median(torchs):8.3f}"
-                         f"  {ratio_text(torchs, mine)}")
-            print(line, flush=True)
-    shutil.rmtree(cache)
+    with tempfile.TemporaryDirectory() as cache:
+        for name in options.widths:
+            command = [options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={','.join(options.fusion)}", name]
+            worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
+            for _ in range(options.rounds):
+                theirs.append(worker.measure())
+                ours.append({r["fusion"]: r for r in run(command)})
+            worker.close()
+            results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
+            for fusion in options.fusion:
+                line = f"  {name:4s} width, fusion {fusion:4s} "
+                for key in ("fwd_ms", "fwdbwd_ms"):
+                    mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
+                    line += (f"  {statistics.median(mine):13.3f} {statistics.median(torchs):8.3f}"
+                             f"  {ratio_text(torchs, mine)}")
+                print(line, flush=True)
+
+
+def words(allowed):
+    def parse(text):
+        found = text.split(",")
+        if set(found) - set(allowed):
+            raise argparse.ArgumentTypeError(f"expected some of {','.join(allowed)}")
+        return found
+
+    return parse
+
+
+def lengths(text):
+    found = [int(n) for n in text.split(",")]
+    if any(n < 1 or TOKENS % n for n in found):
+        raise argparse.ArgumentTypeError(f"expected divisors of {TOKENS}")
+    return found
 
 
 def main():
-    if sys.argv[1:2] == ["--torch"]:
+    if sys.argv[1:2] == ["--torch"] and len(sys.argv) == 5:
         return torch_side(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-    options = dict(out="", train="./train", layer="build/cuda/tests/gpu/bench_layer",
-                   config="configs/llama3_1b.json", seq="2048,8192", recipes="bf16,fp32",
-                   widths="1b,8b,70b", fusion="off,auto", rounds="3")
-    parts = []
-    for argument in sys.argv[1:]:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if equals and name in options:
-            options[name] = value
-        elif argument in ("step", "layer"):
-            parts.append(argument)
-        else:
-            sys.exit(f"error: unknown argument {argument}\n{__doc__}")
-    results, rounds = {}, int(options["rounds"])
-    for part in parts or ["step", "layer"]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="step|layer")
+    parser.add_argument("--out", help="all that was measured, as JSON")
+    parser.add_argument("--train", default="./train")
+    parser.add_argument("--layer", default="build/cuda/tests/gpu/bench_layer", help="the program for layers")
+    parser.add_argument("--config", default="configs/llama3_1b.json")
+    parser.add_argument("--seq", type=lengths, default=[2048, 8192], help="of the step; default 2048,8192")
+    parser.add_argument("--recipes", type=words(["bf16", "fp32"]), default=["bf16", "fp32"])
+    parser.add_argument("--widths", type=words(list(WIDTHS)), default=list(WIDTHS))
+    parser.add_argument("--fusion", type=words(["off", "auto", "on"]), default=["off", "auto"])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    parts = options.parts or ["step", "layer"]
+    if set(parts) - {"step", "layer"} or options.rounds < 1:
+        parser.error("expected step, layer or both, and --rounds of 1 at least")
+    programs = {"step": options.train, "layer": options.layer}
+    for part in parts:
+        if not os.access(programs[part], os.X_OK):
+            sys.exit(f"error: {programs[part]} is not there: build it with make CUDA=1")
+    try:
+        import torch
+    except ImportError as e:
+        sys.exit(f"error: needs PyTorch: {e}")
+    if not torch.cuda.is_available():
+        sys.exit("error: needs a GPU that PyTorch can use")
+    results = {}
+    for part in parts:
         if part == "step":
-            seqs = [int(seq) for seq in options["seq"].split(",")]
-            compare_steps(options["train"], options["config"], seqs, options["recipes"].split(","), rounds, results)
+            compare_steps(options, results)
         else:
-            compare_layers(options["layer"], options["widths"].split(","), options["fusion"].split(","), rounds,
-                           results)
-    if options["out"]:
-        with open(options["out"], "w") as f:
+            compare_layers(options, results)
+    if options.out:
+        with open(options.out, "w") as f:
             json.dump(results, f, indent=1)
 
 

@@ -27,12 +27,6 @@ SEQ, DECAY, BAR = 512, 0.1, 0.005
 COLORS = ["#1f6fb4", "#2a8a3e", "#d1570c"]
 
 
-def largest_difference(a, b):
-    """(relative difference, step) where it is largest; steps count from 1. A NaN is the largest of all."""
-    return max(((abs(x - y) / y if x == x and y == y else float("inf")), i + 1)
-               for i, (x, y) in enumerate(zip(a, b)))
-
-
 def curves(torch, steps):
     """Losses by name, in the order of the columns, and those of PyTorch in FP32."""
     import copy
@@ -92,7 +86,14 @@ def main():
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "loss_curves"), metavar="PREFIX")
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
-    import torch
+    if options.steps < 1:
+        parser.error("--steps: expected 1 at least")
+    try:
+        import matplotlib  # noqa: F401: better missed now than after training
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as e:
+        sys.exit(f"needs PyTorch, transformers and matplotlib: {e}")
 
     if not torch.cuda.is_available() or not os.path.exists(against.TOOL):
         sys.exit(f"needs a GPU that PyTorch can use, and {against.TOOL}")
@@ -103,10 +104,10 @@ def main():
     print("last losses: " + ", ".join(f"{name} {values[-1]:.4f}" for name, values in losses.items()))
     far = False
     for a, b in itertools.combinations(losses, 2):
-        off, step = largest_difference(losses[a], losses[b])
+        off, step = against.largest_difference(losses[a], losses[b])
         far |= not off <= BAR
         print(f"{a} against {b}: largest difference {100 * off:.3f} %, at step {step}")
-    off, step = largest_difference(exact, losses["pytorch"])
+    off, step = against.largest_difference(exact, losses["pytorch"])
     print(f"pytorch in FP32 against pytorch: largest difference {100 * off:.3f} %, at step {step}")
     draw(options.out + ".svg", losses)
     sys.exit(far)

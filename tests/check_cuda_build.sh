@@ -57,7 +57,7 @@ else
     else fail "train starts without a driver"; cat "$TMPDIR/help"; fi
 fi
 
-# The example of docs/EPILOGUES.md: both of its blocks, as a newcomer would put them together.
+# The example of docs/EPILOGUES.md: both of its blocks, and the declaration that its text asks for.
 example=$TMPDIR/bias_sm90.cu
 {
     awk '/^```cpp$/ { on = 1; next } /^```$/ { if (on) exit } on' docs/EPILOGUES.md

@@ -260,9 +260,20 @@ def test_numbers_that_are_none():
                         ([tiny, "--train.beta2=0.999999999"], "train.beta2"),   # 1 in a float
                         (["bench", tiny, "--steps=2x"], "--steps=2x"),
                         (["bench", tiny, "--warmup=-1"], "--warmup=-1"),
+                        (["bench", tiny, f"--warmup={2**63 - 1}"], "1000000 at most"),
                         (["sample", TMP / "streams", "--count=0"], "--count=0"),
                         (["sample", TMP / "streams", "--count=99999999999999999999"], "--count=9999")):
         refused(train(*words), said)
+
+
+def test_bench_says_how_the_loss_went():
+    result = train("bench", config(), "--steps=1", "--warmup=0")
+    line = json.loads(result.stdout)
+    expect(line["first_loss"] == line["last_loss"] > 0, result)
+    result = train("bench", config(), "--steps=60", "--warmup=0", "--train.lr=10", "--train.weight_decay=10",
+                   "--train.clip=0")
+    line = json.loads(result.stdout)
+    expect(result.returncode == 1 and line["last_loss"] is None and "not finite" in result.stderr, result)
 
 
 def test_a_bad_call_of_logits_leaves_its_file_alone():

@@ -63,7 +63,7 @@ static const char *cuda_choice(const OpContext *ctx, OpId op)
         return "cublasLt";
     case OP_ATTENTION: case OP_ATTENTION_BWD:
         return backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN && cudnn_built()
-                   ? "cuDNN"
+                   ? "cuDNN, where it can; else the reference kernel"
                    : "reference kernel";
     default:
         return "separate kernel";

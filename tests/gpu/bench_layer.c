@@ -28,6 +28,8 @@ static const char *const modes[] = {[CUDA_FUSION_OFF] = "off", [CUDA_FUSION_ON] 
                                     [CUDA_FUSION_AUTO] = "auto"};
 enum { MODES = sizeof modes / sizeof *modes };
 
+enum { WIDTHS = sizeof widths / sizeof *widths };
+
 typedef struct Layer {
     OpContext ctx;
     AttentionShape attention;
@@ -238,14 +240,16 @@ static void bench(const Width *w, int seq, const int *chosen, int count, const c
     cuda_backend_close(backend);
 }
 
-/* The modes named in "off,auto,on", in that order. */
+/* The modes named in "off,auto,on", in that order; 0 where one is none. */
 static int choose_modes(const char *list, int *chosen)
 {
     int count = 0;
-    while (*list && count < MODES) {
+    while (*list) {
         size_t length = strcspn(list, ",");
-        for (int m = 0; m < MODES; m++)
-            if (strlen(modes[m]) == length && !strncmp(modes[m], list, length)) chosen[count++] = m;
+        int mode = 0;
+        while (mode < MODES && (strlen(modes[mode]) != length || strncmp(modes[mode], list, length))) mode++;
+        if (mode == MODES || count == MODES) return 0;
+        chosen[count++] = mode;
         list += length + (list[length] == ',');
     }
     return count;
@@ -254,17 +258,24 @@ static int choose_modes(const char *list, int *chosen)
 int main(int argc, char **argv)
 {
     int seq = 2048, chosen[MODES] = {CUDA_FUSION_OFF, CUDA_FUSION_AUTO}, count = 2;
-    bool named = false;
+    bool wanted[WIDTHS] = {false}, named = false, good = true;
     const char *cache = NULL;
-    for (int i = 1; i < argc; i++)
-        if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6);
-        else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen);
-        else if (!strncmp(argv[i], "--cache=", 8)) cache = argv[i] + 8;
-        else named = true;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        bool wanted = !named;
-        for (int i = 1; i < argc; i++) wanted |= !strcmp(argv[i], widths[w].name);
-        if (wanted) bench(&widths[w], seq, chosen, count, cache);
+    for (int i = 1; i < argc; i++) {
+        bool known = false;
+        for (int w = 0; w < WIDTHS; w++)
+            if (!strcmp(argv[i], widths[w].name)) wanted[w] = named = known = true;
+        if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6), known = true;
+        else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen), known = true;
+        else if (!strncmp(argv[i], "--cache=", 8)) cache = argv[i] + 8, known = true;
+        good &= known;
     }
-    return count ? 0 : 2;
+    for (int w = 0; w < WIDTHS; w++) good &= seq > 0 && widths[w].rows % seq == 0;
+    if (!good || !count) {
+        fprintf(stderr, "usage: bench_layer [--seq=N] [--fusion=off,auto,on] [--cache=DIR] [1b] [8b] [70b]\n"
+                        "       N divides 8192\n");
+        return 2;
+    }
+    for (int w = 0; w < WIDTHS; w++)
+        if (wanted[w] || !named) bench(&widths[w], seq, chosen, count, cache);
+    return 0;
 }

@@ -109,6 +109,8 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
                 bool again, const Fused &fused, const Library &library)
 {
     CudaFusion mode = mode_of(ctx, shape.op);
+    if (key_of(shape.op) == CUDA_FUSE_COUNT)
+        cuda_fail(__FILE__, __LINE__, op_name(shape.op), "key_of", "the op has no fusion key");
     if (mode == CUDA_FUSION_OFF) return library(out);
     if (!fits) {
         note(ctx, shape, true);
