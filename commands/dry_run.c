@@ -30,10 +30,14 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     if (gpu_memory && available <= 0)
         errors_add(errors, "--gpu-mem=%s: expected a size such as 24GiB", gpu_memory);
     /* Whether a GPU has room is no question about the machine that is asked. */
-    if (gpu_memory && c->run.device == DEVICE_AUTO) c->run.device = DEVICE_CUDA;
-#ifndef WITH_CUDA
-    if (gpu_memory) errors_add(errors, "--gpu-mem=%s: needs a build with CUDA: make CUDA=1", gpu_memory);
+    if (gpu_memory && c->run.device == DEVICE_AUTO) {
+#ifdef WITH_CUDA
+        c->run.device = DEVICE_CUDA;
+#else
+        if (available > 0)
+            errors_add(errors, "--gpu-mem=%s: needs a build with CUDA: make CUDA=1", gpu_memory);
 #endif
+    }
     if (errors->count || !setup_backend(setup, true, errors)) return 2;
 
     const Backend *backend = &setup->backend;
