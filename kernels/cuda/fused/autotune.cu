@@ -8,7 +8,6 @@
 
 enum { FUSED_TABLE_VERSION = 3 };           /* raise it where kernels change so that old times mean nothing */
 
-static const double MEASURE_FLOPS = 2e9;    /* smaller products: auto takes the library, on variants[0] */
 static const double SECONDS_A_SHAPE = 1.2;  /* all shapes of a model in less than a minute */
 static const float HEAT_MS = 100; /* of the same work before measuring: training runs on a hot card */
 enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 21 };
@@ -108,6 +107,15 @@ FusedTable *fused_table_open(CudaBackend *backend)
 
 void fused_table_close(FusedTable *table) { delete table; }
 
+/* What is contracted over in a weight gradient is rows elsewhere. */
+static int64_t tokens_of(const FusedShape &shape)
+{
+    switch (shape.op) {
+    case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW: case OP_HEAD_DW: return shape.k;
+    default: return shape.m;
+    }
+}
+
 /* Prompts have any length: few keys stand for all numbers of rows that are small. */
 static int64_t rows_of_key(int64_t rows)
 {
@@ -181,7 +189,7 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
     FusedShape shape = real;
     shape.m = rows_of_key(real.m);
     FusedChoice choice = {shape, false, variants[0], 0, 0};
-    choice.sized = 2.0 * real.m * real.n * real.k >= MEASURE_FLOPS;
+    choice.sized = worth_measuring(tokens_of(real), 2.0 * real.m * real.n * real.k);
     if (!choice.sized) return choice;
     for (size_t i = 0; i < table->choices.size(); i++)
         if (same(table->choices[i].shape, shape)) {

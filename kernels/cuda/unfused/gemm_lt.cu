@@ -18,7 +18,6 @@ enum {
     FIRST_ROUNDS = 3,           /* runs of each in the first selection; the first warms up */
     MOST_ROUNDS = 100,
 };
-static const double MEASURE_FLOPS = 2e9;    /* smaller products take the first proposal */
 static const double HOT_SECONDS = 0.25; /* the final takes this long: a power-capped card settles meanwhile */
 
 struct GemmShape {
@@ -327,8 +326,8 @@ static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d,
     e->algo = algos[0];
     e->separate = false;
     e->microseconds = 0;
-    if (capture != cudaStreamCaptureStatusNone || 2.0 * s.m * s.n * s.k < MEASURE_FLOPS ||
-        (in_place && op_scratch_bytes(ctx) < bytes))
+    if (capture != cudaStreamCaptureStatusNone || (in_place && op_scratch_bytes(ctx) < bytes) ||
+        !worth_measuring(s.form == GEMM_TN ? s.k : s.m, 2.0 * s.m * s.n * s.k))
         return;
     choose_fastest(ctx, op, e, algos, in_place ? op_scratch(ctx) : d.data, a, b, c, bytes);
     cache_append(&backend_of(ctx)->gemms->file, entry_line(*e));
