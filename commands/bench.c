@@ -62,10 +62,19 @@ static void print_op_times(Llama *model, const Batch *batch, const Config *c, Ba
     }
 }
 
-/* One JSON line. ms: [steps], is sorted. loss: of the first step and of the last. */
-static void print_result(const Llama *model, const Config *c, const Backend *backend, double *ms,
-                         int64_t steps, const double loss[2])
+typedef struct Result {
+    double *ms;             /* [steps] */
+    double  loss[2];        /* of the first step and of the last */
+    double  weights_s;      /* seconds for the initial weights */
+    double  first_step_s;   /* seconds of the first step: measures, makes plans, records */
+} Result;
+
+/* One JSON line. Sorts ms. */
+static void print_result(const Llama *model, const Config *c, const Backend *backend, const Result *r,
+                         int64_t steps)
 {
+    double *ms = r->ms;
+    const double *loss = r->loss;
     qsort(ms, (size_t)steps, sizeof *ms, by_value);
     char texts[2][32];
     for (int i = 0; i < 2; i++)
@@ -75,14 +84,14 @@ static void print_result(const Llama *model, const Config *c, const Backend *bac
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
            "%.4f,"
            "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld,"
-           "\"first_loss\":%s,\"last_loss\":%s}\n",
+           "\"first_loss\":%s,\"last_loss\":%s,\"weights_s\":%.2f,\"first_step_s\":%.2f}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
            flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps,
-           texts[0], texts[1]);
+           texts[0], texts[1], r->weights_s, r->first_step_s);
     fflush(stdout);
 }
 
-/* Returns the exit code. ms: [steps] */
+/* Returns the exit code. ms: room for [steps] */
 static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double *ms, Errors *errors)
 {
     const Config *c = setup->config;
@@ -90,20 +99,23 @@ static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double
     Batch batch = {0};
     Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0,
                                 errors);
+    Result r = {.ms = ms};
+    double start = machine_seconds();
     bool ok = model && batch_create(&batch, (int)c->train.micro_batch, (int)c->train.seq_len) &&
               llama_init(model, c);
+    r.weights_s = machine_seconds() - start;
     if (model && !ok) errors_add(errors, "out of memory while preparing the benchmark");
     if (ok) {
         fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
-        double loss[2] = {0};
         for (int64_t i = 0; i < warmup + steps; i++) {
             double begin = machine_seconds();
-            loss[1] = step(model, &batch, c);
-            if (!i) loss[0] = loss[1];
-            if (i >= warmup) ms[i - warmup] = 1e3 * (machine_seconds() - begin);
+            r.loss[1] = step(model, &batch, c);
+            double seconds = machine_seconds() - begin;
+            if (!i) r.loss[0] = r.loss[1], r.first_step_s = seconds;
+            if (i >= warmup) ms[i - warmup] = 1e3 * seconds;
         }
-        print_result(model, c, backend, ms, steps, loss);
-        if (!isfinite(loss[1])) {
+        print_result(model, c, backend, &r, steps);
+        if (!isfinite(r.loss[1])) {
             errors_add(errors, "the loss is not finite any more: times of such steps say little");
             ok = false;
         }
