@@ -1,6 +1,6 @@
 /* The arithmetic of the fused epilogues, compiled for the host: against the textbook's formulas in double
  * precision and against central differences of them. */
-#include "kernels/cuda/fused/epilogue_math.h"
+#include "kernels/cuda/formulas.h"
 #include "tests/op_testing.h"
 
 static OpTest *test_of(void **state) { return *state; }

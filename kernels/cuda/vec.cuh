@@ -1,5 +1,6 @@
 /* Device helpers: 16-byte loads and stores of bf16 rows, and sums over a warp or a block in a fixed order. */
 #pragma once
+#include "kernels/cuda/formulas.h"
 #include "kernels/tensor.h"
 #include <cstdint>
 #include <cuda_bf16.h>
@@ -137,7 +138,7 @@ static __device__ __forceinline__ float sum_parts(RowSums sums, int64_t row)
 /* r of MATH.md: 1 / sqrt(mean(x^2) + eps). */
 static __device__ __forceinline__ float row_rstd(RowNorm norm, int64_t row)
 {
-    return rsqrtf(sum_parts(norm.sumsq, row) / (float)norm.cols + norm.eps);
+    return norm_rstd(sum_parts(norm.sumsq, row), (float)norm.cols, norm.eps);
 }
 
 /* This op leaves one part a row; further parts that the consumer expects are zero. */

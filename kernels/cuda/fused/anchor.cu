@@ -10,7 +10,7 @@ __global__ void target_logits_rows(float *out, Tensor xg, Tensor table, RowNorm 
     if (row >= xg.rows) return;
     const bf16 *x = (const bf16 *)xg.data + row * xg.stride;
     const bf16 *w = (const bf16 *)table.data + targets[row] * table.stride;
-    float sum = 0, sumsq = 0;
+    float sum = 0, r = row_rstd(norm, row);
     for (int64_t c = lane * 8; c < xg.cols; c += 256) {
         float a[8], b[8];
         load(x + c, a);
@@ -18,10 +18,8 @@ __global__ void target_logits_rows(float *out, Tensor xg, Tensor table, RowNorm 
 #pragma unroll
         for (int i = 0; i < 8; i++) sum += a[i] * b[i];
     }
-    for (int i = lane; i < norm.sumsq.parts; i += 32) sumsq += norm.sumsq.data[row * norm.sumsq.parts + i];
     sum = warp_sum(sum);
-    sumsq = warp_sum(sumsq);
-    if (lane == 0) out[row] = sum * rsqrtf(sumsq / (float)norm.cols + norm.eps);
+    if (lane == 0) out[row] = sum * r;
 }
 
 void target_logits(const OpContext *ctx, OpId op, float *out, const HeadChunk *h)

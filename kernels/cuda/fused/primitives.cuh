@@ -5,14 +5,14 @@
  *
  * accumulators 8 slice + 2 p and + 1. `first` is Rows.first, so a thread ever sees two rows only.
  *
- *   map              plain arithmetic on pairs, from epilogue_math.h
+ *   map              plain arithmetic on pairs, from formulas.h
  *   vector load      row_value, row_parts, row_rstd, column_pair
  *   tile load/store  Tile16, and Tile32 with load_pair and store_pair, over chunk buffers that the copy engine
  *                    fills and empties; gathered_pair
  *   tile reduction   RowSum (partial sums a row and column tile), column_sum
  *   stateful         RowRunningSum: maximum and sum of exponentials from chunk to chunk */
 #pragma once
-#include "kernels/cuda/fused/epilogue_math.h"
+#include "kernels/cuda/formulas.h"
 #include "kernels/cuda/fused/ptx_sm90.cuh"
 #include "kernels/tensor.h"
 

@@ -10,13 +10,6 @@ enum {
 #define NEVER (-1e30f)              /* a logit whose exponential is zero */
 #define VANISHED (-200.0f)          /* 2^x is zero from there on, and zero times it too */
 
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* x within [low, high]. A NaN stays one: fminf and fmaxf would make a number of it. */
 static __device__ __forceinline__ float clamp_or_nan(float x, float low, float high)
 {
@@ -67,7 +60,7 @@ head_softmax(bf16 *e, int64_t stride, int padded, int vocab, RowNorm norm, const
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 float shifted = clamp_or_nan(r2 * v[i] - a2, VANISHED, HEAD_CLAMP * LOG2E);
-                v[i] = exp2_fast(shifted);
+                v[i] = exp2_approx(shifted);
                 sum_d += v[i];
                 sum_q += v[i] * shifted;
             }
@@ -153,20 +146,19 @@ head_logsumexp(const bf16 *e, int64_t stride, int vocab, RowNorm norm, const int
             if (!others(v, batch, u, c + u * STEP, vocab, vocab, target)) break;
 #pragma unroll
             for (int i = 0; i < V; i++) top = fmaxf(top, v[i] *= r2);
-            sum *= exp2_fast(most - top);
+            sum *= exp2_approx(most - top);
             most = top;
 #pragma unroll
-            for (int i = 0; i < V; i++) sum += v[i] < 0.5f * NEVER * r2 ? 0.0f : exp2_fast(v[i] - most);
+            for (int i = 0; i < V; i++) sum += v[i] < 0.5f * NEVER * r2 ? 0.0f : exp2_approx(v[i] - most);
         }
     }
     float warp_most = warp_max(most);
     if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = warp_most;
     __syncthreads();
     float block_most = warp_max(threadIdx.x % 32 < HEAD_THREADS / 32 ? maxima[threadIdx.x % 32] : NEVER);
-    sum = block_sum(sum * exp2_fast(most - block_most));
+    sum = block_sum(sum * exp2_approx(most - block_most));
     if (threadIdx.x) return;
-    float delta = (block_most - r2 * __bfloat162float(at[target])) / LOG2E + logf(sum);
-    loss[row] = delta > 0.0f ? delta + log1pf(expf(-delta)) : log1pf(expf(delta));
+    loss[row] = running_loss(RunningSum{block_most / LOG2E, sum}, r2 / LOG2E * __bfloat162float(at[target]));
 }
 
 void cuda_head_eval(const OpContext *ctx, const HeadChunk *h)

@@ -34,9 +34,9 @@ __global__ void head_dx_rows(bf16 *dx, int64_t stride, float *partial, HeadChunk
             unpack(ws[j], w);
 #pragma unroll
             for (int i = 0; i < V; i++) {
-                float v = alpha * u[i] - beta * w[i];
+                float v = head_pull(u[i], alpha, beta, w[i]);
                 sum[i] += v * x[i];
-                u[i] = v * g[i] - s * x[i];
+                u[i] = head_grad(v, g[i], s, x[i]);
             }
             store(dx + row * stride + c, u);
         }

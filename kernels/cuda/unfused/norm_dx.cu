@@ -10,7 +10,7 @@ template <int V, bool SUM> __global__ void __launch_bounds__(ROW_THREADS)
 {
     int64_t row = warp_row();
     if (row >= rows) return;
-    float r = row_rstd(norm, row), s = r * r * sum_parts(zdz, row) / (float)cols;
+    float s = norm_pull(row_rstd(norm, row), sum_parts(zdz, row), (float)cols);
     for (int64_t c = lane_id() * V; c < cols; c += 32 * V * BATCH) {
         Vectors<V, BATCH> in(product + row * stride, c, cols), from(x + row * x_stride, c, cols);
         Vectors<V, BATCH> beside(residual + row * stride, c, SUM ? cols : 0);
@@ -18,16 +18,12 @@ template <int V, bool SUM> __global__ void __launch_bounds__(ROW_THREADS)
         for (int u = 0; u < BATCH; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
-            float o[V], v[V];
+            float o[V], v[V], residual_grad[V] = {};
             unpack(in.raw[u], o);
             unpack(from.raw[u], v);
+            if (SUM) unpack(beside.raw[u], residual_grad);
 #pragma unroll
-            for (int i = 0; i < V; i++) o[i] -= s * v[i];
-            if (SUM) {
-                unpack(beside.raw[u], v);
-#pragma unroll
-                for (int i = 0; i < V; i++) o[i] += v[i];
-            }
+            for (int i = 0; i < V; i++) o[i] = norm_grad(o[i], residual_grad[i], s, v[i]);
             store(out + row * stride + at, o);
         }
     }

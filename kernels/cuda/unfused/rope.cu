@@ -10,9 +10,8 @@ rotate(float (&v)[V], const float *cos_sin, int64_t c, int head_dim, bool back)
     load(cos_sin + c % head_dim, angle);    /* a pair of columns has one (cosine, sine) pair */
 #pragma unroll
     for (int i = 0; i < V; i += 2) {
-        float a = v[i], b = v[i + 1], cosine = angle[i], sine = back ? -angle[i + 1] : angle[i + 1];
-        v[i] = a * cosine - b * sine;
-        v[i + 1] = a * sine + b * cosine;
+        RotatedPair turned = rotate_pair(v[i], v[i + 1], angle[i], back ? -angle[i + 1] : angle[i + 1]);
+        v[i] = turned.a, v[i + 1] = turned.b;
     }
 }
 

@@ -2,8 +2,6 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
-static __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
 /* xhat = r x. One warp a row. */
 template <int V>
 __global__ void __launch_bounds__(ROW_THREADS)
@@ -25,7 +23,7 @@ swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_stride, int block
     load(z + row * z_stride + 16 * b, g);
     load(z + row * z_stride + 16 * b + 8, u);
 #pragma unroll
-    for (int i = 0; i < 8; i++) u[i] *= g[i] * sigmoid(g[i]);
+    for (int i = 0; i < 8; i++) u[i] = swiglu(g[i], u[i]);
     store(y + row * y_stride + 8 * b, u);
 }
 
@@ -70,21 +68,18 @@ __global__ void swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_strid
         }
         __syncthreads();
         if (b >= blocks) continue;
-        float silu[8];
+        float again[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float sig = sigmoid(g[i]), act = g[i] * sig;
-            float dg = dy[i] * u[i] * (sig + act * (1.0f - sig)), du = dy[i] * act;
-            sum += g[i] * dg + u[i] * du;
-            silu[i] = act * u[i];
-            g[i] = r * dg;
-            u[i] = r * du;
+            SwigluGrad grad = swiglu_grad(g[i], u[i], r * dy[i]);
+            sum += grad.zdz;
+            again[i] = grad.y, g[i] = grad.gate, u[i] = grad.up;
         }
         store(d + 16 * b, g);
         store(d + 16 * b + 8, u);
-        if (y) store(y + row * y_stride + 8 * b, silu);
+        if (y) store(y + row * y_stride + 8 * b, again);
     }
-    put_sum(zdz, row, block_sum(sum));
+    put_sum(zdz, row, block_sum(sum) / r);
 }
 
 void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor dx, Tensor w, Tensor z,

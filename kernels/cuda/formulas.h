@@ -1,4 +1,4 @@
-/* The arithmetic of every epilogue, one value at a time, for the device and for the host:
+/* The arithmetic of epilogues and separate kernels, one value at a time, for the device and for the host:
  * tests/test_epilogues.c holds it against naive formulas without a GPU. Formulas: docs/MATH.md, sections 1
  * to 4. */
 #pragma once
