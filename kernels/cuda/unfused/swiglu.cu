@@ -51,8 +51,9 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
 /* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row.
  * dy stands in the second half of its row of dz. Going upwards, the stores of blocks [0, b] reach only the dy
  * of blocks that have been read: 16 b + 15 < f + 8 (b + 1). One barrier a stretch orders the two. */
-__global__ void swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
-                           int64_t z_stride, int64_t blocks, RowNorm norm)
+__global__ void __launch_bounds__(256, 4)
+swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
+           int64_t z_stride, int64_t blocks, RowNorm norm)
 {
     int64_t row = blockIdx.x;
     bf16 *d = dz + row * dz_stride;
