@@ -30,7 +30,8 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     if (gpu_memory && available <= 0)
         errors_add(errors, "--gpu-mem=%s: expected a size such as 24GiB", gpu_memory);
     /* Whether a GPU has room is no question about the machine that is asked. */
-    if (gpu_memory && c->run.device == DEVICE_AUTO) {
+    bool asked = gpu_memory && c->run.device == DEVICE_AUTO;
+    if (asked) {
 #ifdef WITH_CUDA
         c->run.device = DEVICE_CUDA;
 #else
@@ -45,7 +46,7 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     Plan plan = llama_plan(c, backend->act, LLAMA_TRAIN, backend->ops, &backend->ctx,
                            setup_sample_context(c));
     double flops = llama_flops_per_token(&shape);
-    printf("device        %s (%s)\n", backend->ops->name, gpu_memory ? "for --gpu-mem" : backend->why);
+    printf("device        %s (%s)\n", backend->ops->name, asked ? "for --gpu-mem" : backend->why);
     printf("parameters    %lld\n", (long long)llama_parameters(&shape));
     printf("tokens/step   %lld  (%lld sequences x %lld tokens x %lld micro-batches)\n",
            (long long)c->train.tokens_per_step, (long long)c->train.micro_batch, (long long)c->train.seq_len,

@@ -86,7 +86,7 @@ void cache_append(std::string *file, const std::string &line);
 
 /* Whether a product is worth measuring: it is large, and not over the few rows of a prompt, whose number is
  * another each time. */
-static inline bool worth_measuring(int64_t tokens, double flops) { return tokens >= 1024 && flops >= 2e9; }
+static inline bool worth_measuring(int64_t tokens, double flops) { return tokens >= 256 && flops >= 2e9; }
 
 /* ---- GEMM (unfused/gemm_lt.cu) ------------------------------------------------------------------ */
 

@@ -349,7 +349,7 @@ static void a_layer_launches_at_most_fifteen_kernels(void **state)
     int launches[2][MICRO_BATCHES], attention = 0;
     OpContext ctx = gpu_context(false, *(const CudaFusion *)*state);
     if (strncmp(cuda_ops.choice(&ctx, OP_QKV), "fused", 5) ||
-        strcmp(cuda_ops.choice(&ctx, OP_ATTENTION), "cuDNN")) {
+        strncmp(cuda_ops.choice(&ctx, OP_ATTENTION), "cuDNN", 5)) {
         gpu_context_close(&ctx);
         skip();
     }

@@ -88,7 +88,7 @@ std::string fused_table_text(const FusedTable *table)
 const FusedChoice *fused_last_choice(const FusedTable *table, OpId op)
 {
     for (size_t i = table->choices.size(); i-- > 0;)
-        if (table->choices[i].shape.op == op) return &table->choices[i];
+        if (table->used[i] && table->choices[i].shape.op == op) return &table->choices[i];
     return nullptr;
 }
 
@@ -189,15 +189,13 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
     FusedShape shape = real;
     shape.m = rows_of_key(real.m);
     FusedChoice choice = {shape, false, variants[0], 0, 0};
-    choice.sized = worth_measuring(tokens_of(real), 2.0 * real.m * real.n * real.k);
-    if (!choice.sized) return choice;
     for (size_t i = 0; i < table->choices.size(); i++)
         if (same(table->choices[i].shape, shape)) {
             choice = table->choices[i];
-            choice.sized = true;
             if (!table->used[i] || i + 1 < table->choices.size()) put(table, choice, true);
             return choice;
         }
+    if (!worth_measuring(tokens_of(real), 2.0 * real.m * real.n * real.k)) return choice;
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(op_name(shape.op), cudaStreamIsCapturing(stream_of(ctx), &capture));
     bool measured = capture == cudaStreamCaptureStatusNone && fused;

@@ -18,7 +18,6 @@ struct FusedChoice {
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
     double fused_us, separate_us;           /* 0 = not measured */
-    bool sized;                             /* the call is large enough to have a choice */
 };
 
 /* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be
@@ -30,7 +29,7 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
                          const std::function<void(const FusedCall &)> &fused,
                          const std::function<void()> &library);
 
-/* The last choice that was made for op or, before any, that the file holds for it; NULL without any. */
+/* The last choice that was made for op; NULL before the first. */
 const FusedChoice *fused_last_choice(const FusedTable *table, OpId op);
 
 FusedTable *fused_table_open(CudaBackend *backend);

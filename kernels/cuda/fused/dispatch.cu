@@ -129,7 +129,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
     }
     FusedChoice choice = fused_choose(ctx, shape, variants_of(shape.op), try_fused, try_library);
     bool by_library = mode == CUDA_FUSION_AUTO && !choice.fused;
-    if (choice.sized) note(ctx, shape, by_library);
+    note(ctx, shape, by_library);
     if (by_library) return library(out);
     OpRange range(ctx, shape.op);
     fused(FusedCall{ctx, shape.op, choice.variant}, out);
