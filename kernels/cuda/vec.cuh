@@ -180,23 +180,23 @@ template <int V, int N> struct Vectors {
     }
 };
 
-/* to = factor() * from, a row by a warp. What factor() has to load waits beside the row's first vectors. */
-template <int V, class Factor> static __device__ __forceinline__ void
-scale_row(bf16 *to, const bf16 *from, int64_t cols, Factor factor)
+/* A row by a warp: each(c, v) for every vector v of V columns from c on. first() stands between the loads of
+ * the row's first vectors and their use: what it has to load waits beside them. */
+template <int V, class First, class Each> static __device__ __forceinline__ void
+walk_row(const bf16 *row, int64_t cols, First first, Each each)
 {
-    Vectors<V, LONG_BATCH> in(from, lane_id() * V, cols);
-    const float by = factor();
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
-        if (c >= 32 * V * LONG_BATCH) in = Vectors<V, LONG_BATCH>(from, c, cols);
+    constexpr int STRIDE = 32 * V * LONG_BATCH;
+    Vectors<V, LONG_BATCH> in(row, lane_id() * V, cols);
+    first();
+    for (int64_t c = lane_id() * V; c < cols; c += STRIDE) {
+        if (c >= STRIDE) in = Vectors<V, LONG_BATCH>(row, c, cols);
 #pragma unroll
         for (int u = 0; u < LONG_BATCH; u++) {
             int64_t at = c + u * 32 * V;
             if (at >= cols) break;
             float v[V];
             unpack(in.raw[u], v);
-#pragma unroll
-            for (int i = 0; i < V; i++) v[i] *= by;
-            store(to + at, v);
+            each(at, v);
         }
     }
 }

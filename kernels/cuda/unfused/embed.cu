@@ -12,19 +12,13 @@ __launch_bounds__(ROW_THREADS) embed_fwd(bf16 *x, int64_t stride, RowSums sumsq,
     const bf16 *from = table + tokens[row] * table_stride;
     bf16 *to = x + row * stride;
     float sum = 0;
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
-        Vectors<V, LONG_BATCH> in(from, c, cols);
-#pragma unroll
-        for (int u = 0; u < LONG_BATCH; u++) {
-            int64_t at = c + u * 32 * V;
-            if (at >= cols) break;
-            float v[V];
-            unpack(in.raw[u], v);
-            store(to + at, v);
+    walk_row<V>(
+        from, cols, [] {},
+        [&](int64_t c, float(&v)[V]) {
+            store(to + c, v);
 #pragma unroll
             for (int i = 0; i < V; i++) sum += v[i] * v[i];
-        }
-    }
+        });
     put_warp_sum(sumsq, row, sum);
 }
 

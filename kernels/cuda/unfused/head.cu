@@ -89,11 +89,19 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
 {
     int64_t row = warp_row(), cols = h.xg.cols;
     if (row >= h.xg.rows) return;
+    bf16 *axg = (bf16 *)h.axg.data + row * h.axg.stride;
     float r, d, q, alpha;
-    scale_row<W>((bf16 *)h.axg.data + row * h.axg.stride, (const bf16 *)h.xg.data + row * h.xg.stride, cols, [&] {
-        r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
-        return alpha = r * h.weights[row] / (1.0f + d);
-    });
+    walk_row<W>(
+        (const bf16 *)h.xg.data + row * h.xg.stride, cols,
+        [&] {
+            r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
+            alpha = r * h.weights[row] / (1.0f + d);
+        },
+        [&](int64_t c, float(&v)[W]) {
+#pragma unroll
+            for (int i = 0; i < W; i++) v[i] *= alpha;
+            store(axg + c, v);
+        });
     if (lane_id()) return;
     h.loss[row] = log1pf(d);
     h.alpha[row] = alpha;

@@ -23,23 +23,16 @@ qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm
     int64_t row = warp_row();
     if (row >= rows) return;
     bf16 *to = qkv + row * stride;
-    Vectors<V, LONG_BATCH> in(to, lane_id() * V, cols);     /* while r is on its way */
-    float r = row_rstd(norm, row);
     const float *cos_sin = rope.cos_sin + (int64_t)rope.pos[row] * rope.head_dim;
-    for (int64_t c = lane_id() * V; c < cols; c += 32 * V * LONG_BATCH) {
-        if (c >= 32 * V * LONG_BATCH) in = Vectors<V, LONG_BATCH>(to, c, cols);
-#pragma unroll
-        for (int u = 0; u < LONG_BATCH; u++) {
-            int64_t at = c + u * 32 * V;
-            if (at >= cols) break;
-            float v[V];
-            unpack(in.raw[u], v);
+    float r;
+    walk_row<V>(
+        to, cols, [&] { r = row_rstd(norm, row); },
+        [&](int64_t c, float(&v)[V]) {
 #pragma unroll
             for (int i = 0; i < V; i++) v[i] *= r;
-            if (at < rope.rotated) rotate(v, cos_sin, at, rope.head_dim, false);
-            store(to + at, v);
-        }
-    }
+            if (c < rope.rotated) rotate(v, cos_sin, c, rope.head_dim, false);
+            store(to + c, v);
+        });
 }
 
 /* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One warp a row. */

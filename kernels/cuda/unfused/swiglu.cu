@@ -9,7 +9,14 @@ gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t c
 {
     int64_t row = warp_row();
     if (row >= rows) return;
-    scale_row<V>(xhat + row * cols, x + row * stride, cols, [&] { return row_rstd(norm, row); });
+    float r;
+    walk_row<V>(
+        x + row * stride, cols, [&] { r = row_rstd(norm, row); },
+        [&](int64_t c, float(&v)[V]) {
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] *= r;
+            store(xhat + row * cols + c, v);
+        });
 }
 
 /* y = silu(g) u. One thread a block of 8 gates and 8 ups, `per_row` thread blocks a row. */
