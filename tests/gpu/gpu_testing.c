@@ -189,3 +189,24 @@ void check_both(GpuTest *test, const char *what, Both b, double tolerance)
     if (!good) fail_msg("%s [%lld, %lld]: error %g, %lld not finite", what, (long long)b.cpu.rows,
                         (long long)b.cpu.cols, error, (long long)bad);
 }
+
+static Both sumsq_of(GpuTest *test, Both x)
+{
+    Both sums = floats(test, x.cpu.rows, 1);
+    for (int64_t i = 0; i < x.cpu.rows; i++) {
+        double sum = 0;
+        for (int64_t k = 0; k < x.cpu.cols; k++) {
+            double v = ((float *)x.cpu.data)[i * x.cpu.cols + k];
+            sum += v * v;
+        }
+        ((float *)sums.cpu.data)[i] = (float)sum;
+    }
+    upload(test, sums);
+    return sums;
+}
+
+Norms norm_of(GpuTest *test, Both x)
+{
+    Both sums = sumsq_of(test, x);
+    return (Norms){{cpu_sums(sums), 1e-5f, x.cpu.cols}, {gpu_sums(sums), 1e-5f, x.cpu.cols}};
+}
