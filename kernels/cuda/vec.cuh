@@ -33,18 +33,21 @@ template <int V> static __device__ __forceinline__ Raw<V> load_raw(const bf16 *f
     return raw;
 }
 
+static __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
+static __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
 template <int V> static __device__ __forceinline__ void unpack(const Raw<V> &raw, float (&x)[V])
 {
     if constexpr (V == 8) {
         const uint32_t word[4] = {raw.words.x, raw.words.y, raw.words.z, raw.words.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[2 * i] = __uint_as_float(word[i] << 16);
-            x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+            x[2 * i] = low_of(word[i]);
+            x[2 * i + 1] = high_of(word[i]);
         }
     } else if constexpr (V == 4) {
-        x[0] = __uint_as_float(raw.words.x << 16), x[1] = __uint_as_float(raw.words.x & 0xffff0000u);
-        x[2] = __uint_as_float(raw.words.y << 16), x[3] = __uint_as_float(raw.words.y & 0xffff0000u);
+        x[0] = low_of(raw.words.x), x[1] = high_of(raw.words.x);
+        x[2] = low_of(raw.words.y), x[3] = high_of(raw.words.y);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) x[i] = __bfloat162float(raw.value[i]);
@@ -62,11 +65,16 @@ static __device__ __forceinline__ uint32_t pack2(float low, float high)
     return *reinterpret_cast<uint32_t *>(&pair);
 }
 
+static __device__ __forceinline__ void store_words(bf16 *to, const uint32_t (&pair)[4])
+{
+    *reinterpret_cast<uint4 *>(to) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
 template <int V> static __device__ __forceinline__ void store(bf16 *to, const float (&x)[V])
 {
     if constexpr (V == 8) {
-        *reinterpret_cast<uint4 *>(to) =
-            make_uint4(pack2(x[0], x[1]), pack2(x[2], x[3]), pack2(x[4], x[5]), pack2(x[6], x[7]));
+        const uint32_t pair[4] = {pack2(x[0], x[1]), pack2(x[2], x[3]), pack2(x[4], x[5]), pack2(x[6], x[7])};
+        store_words(to, pair);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) to[i] = __float2bfloat16(x[i]);
@@ -133,6 +141,16 @@ static __device__ __forceinline__ float sum_parts(RowSums sums, int64_t row)
     float total = 0;
     for (int i = threadIdx.x % 32; i < sums.parts; i += 32) total += part[i];
     return warp_sum(total);
+}
+
+/* The same by the whole block, all of whose threads must ask. */
+static __device__ __forceinline__ float block_sum_parts(RowSums sums, int64_t row)
+{
+    const float *part = sums.data + row * sums.parts;
+    if (sums.parts == 1) return part[0];
+    float total = 0;
+    for (int i = threadIdx.x; i < sums.parts; i += blockDim.x) total += part[i];
+    return block_sum(total);
 }
 
 /* r of MATH.md: 1 / sqrt(mean(x^2) + eps). */

@@ -1,6 +1,6 @@
 /* How close the separate kernels come to the copy bandwidth, and what the GEMMs beside them reach.
  *
- *   bench_ops [1b | 8b | 70b]
+ *   bench_ops [1b | 8b | 70b [OP]]
  *
  * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table
  * shows the kernels exactly as the ops launch them. Bytes are what a kernel must read and write at least. */
@@ -32,7 +32,9 @@ static const Width widths[] = {
 static cudaStream_t stream;
 static OpContext ctx;
 
-static double seconds_of(const std::function<void()> &work, int repeats)
+/* Median of work alone. first, the same or shorter, keeps the GPU busy until everything is queued: otherwise the
+ * time from the first event on is also that of the launch. */
+static double seconds_of(const std::function<void()> &first, const std::function<void()> &work, int repeats)
 {
     cudaEvent_t start, end;
     std::vector<float> times;
@@ -40,6 +42,7 @@ static double seconds_of(const std::function<void()> &work, int repeats)
     CUDA_CHECK("bench", cudaEventCreate(&end));
     for (int i = 0; i < repeats + 3; i++) {
         float ms;
+        first();
         CUDA_CHECK("bench", cudaEventRecord(start, stream));
         work();
         CUDA_CHECK("bench", cudaEventRecord(end, stream));
@@ -120,14 +123,16 @@ static Ids zipf_ids(int64_t n, int64_t limit)
 }
 
 static double copy_bandwidth;   /* bytes read and written a second */
+static const char *only;        /* the op to time, NULL for all */
 
 /* One op: its time, each of its own kernels, and the rate of what is left, the GEMM. */
 static void report(const char *name, const std::map<std::string, double> &bytes, double flops,
                    const std::function<void()> &op)
 {
+    if (only && strcmp(only, name)) return;
     op();   /* plans are made */
     CUDA_CHECK(name, cudaStreamSynchronize(stream));
-    double whole = seconds_of(op, 20), own = 0;
+    double whole = seconds_of(op, op, 12), own = 0;
     cudaGraph_t graph;
     CUDA_CHECK(name, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     op();
@@ -150,29 +155,34 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
         for (auto &known : bytes) {
             if (!strstr(symbol, known.first.c_str())) continue;
             enum { LAUNCHES = 8 };  /* back to back, as a recorded step has them */
-            double s = seconds_of([&] {
-                for (int i = 0; i < LAUNCHES; i++)
-                    CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
-                                                      params.kernelParams, params.sharedMemBytes, stream));
-            }, 20) / LAUNCHES;
+            auto launch = [&] {
+                CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                                  params.kernelParams, params.sharedMemBytes, stream));
+            };
+            double s = seconds_of(launch, [&] { for (int i = 0; i < LAUNCHES; i++) launch(); }, 20) / LAUNCHES;
             own += s;
             std::string shown = known.first.substr(0, known.first.find('I'));
-            printf("%-12s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, shown.c_str(), s * 1e6,
+            printf("%-18s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, shown.c_str(), s * 1e6,
                    known.second / s * 1e-9, 100 * known.second / s / copy_bandwidth);
         }
     }
     CUDA_CHECK(name, cudaGraphDestroy(graph));
     if (flops > 0)
-        printf("%-12s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole",
+        printf("%-18s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole",
                whole * 1e6, flops / (whole - own) * 1e-12, 100 * own / whole);
     fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-    const Width *w = &widths[1];
+    const Width *w = argc > 1 ? nullptr : &widths[1];
     for (const Width &each : widths)
         if (argc > 1 && !strcmp(argv[1], each.name)) w = &each;
+    if (!w || argc > 3) {
+        fprintf(stderr, "usage: bench_ops [1b | 8b | 70b [OP]]\n");
+        return 2;
+    }
+    only = argc > 2 ? argv[2] : nullptr;
     Errors errors = {};
     CudaOptions options = {};
     options.workspace_limit = (size_t)1 << 30;
@@ -192,9 +202,10 @@ int main(int argc, char **argv)
         Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1),
                to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
         size_t size = (size_t)2 << 30;
-        copy_bandwidth = 2.0 * size / seconds_of([&] {
+        auto copy = [&] {
             CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
-        }, 20);
+        };
+        copy_bandwidth = 2.0 * size / seconds_of(copy, copy, 20);
         cuda_device.release(from.data), cuda_device.release(to.data);
     }
     printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name,
@@ -271,6 +282,8 @@ int main(int argc, char **argv)
     report("adamw", {{"weight_adamw", 30 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
     weight.m.dtype = weight.v.dtype = DTYPE_BF16;
+    CUDA_CHECK("bench", cudaMemsetAsync(weight.m.data, 0, (size_t)(4 * parameters), stream));
+    CUDA_CHECK("bench", cudaMemsetAsync(weight.v.data, 0, (size_t)(4 * parameters), stream));
     report("adamw bf16", {{"weight_adamw", 22 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
     report("fold", {{"weight_fold", 6 * parameters}}, 0, [&] { cuda_fold(&ctx, &weight); });
@@ -298,13 +311,20 @@ int main(int argc, char **argv)
            [&] { cuda_head_dx(&ctx, head_out, (float *)dgamma.data, &h, (float *)gamma.data, false); });
     report("head_dw", {{"head_dw_targets", head_row + 4 * target_rows}}, head_flops,
            [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
+    HeadChunk apart_chunk = h;
+    apart_chunk.targets = on_device(counting(C)), apart_chunk.order = on_device(counting(C));
+    report("head_dw, distinct", {{"head_dw_targets", 5 * head_row}}, 0,
+           [&] { cuda_head_dw(&ctx, head_grad, &apart_chunk, false); });
 
-    Ids tokens = zipf_ids(T, w->vocab);
-    double token_rows = 2.0 * tokens.distinct * d;
-    report("embed", {{"embed_fwd", row + token_rows}}, 0,
-           [&] { cuda_embed(&ctx, x, row_sums, tokens.id, h.table); });
-    report("embed_dw", {{"embed_bwd", row + 4 * token_rows}}, 0,
-           [&] { cuda_embed_dw(&ctx, head_grad, tokens.id, tokens.order, x, true); });
+    Ids tokens = zipf_ids(T, w->vocab), apart = {on_device(counting(T)), on_device(counting(T)), T};
+    for (const Ids &ids : {tokens, apart}) {
+        std::string suffix = ids.distinct == T ? ", distinct" : "";
+        double token_rows = 2.0 * ids.distinct * d;
+        report(("embed" + suffix).c_str(), {{"embed_fwd", row + token_rows}}, 0,
+               [&] { cuda_embed(&ctx, x, row_sums, ids.id, h.table); });
+        report(("embed_dw" + suffix).c_str(), {{"embed_bwd", row + 4 * token_rows}}, 0,
+               [&] { cuda_embed_dw(&ctx, head_grad, ids.id, ids.order, x, true); });
+    }
     cuda_backend_close(backend);
     return 0;
 }

@@ -84,25 +84,37 @@ void cuda_head(const OpContext *ctx, const HeadChunk *h)
     LAUNCH_CHECK(OP_HEAD);
 }
 
-/* loss, alpha, beta, s and axg = alpha xg of each row. One warp a row. */
+/* loss, alpha, beta, s and axg = alpha xg of each row. One block a row, whose threads load ROW_BATCH vectors
+ * while the sums are on their way. */
 template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadChunk h)
 {
-    int64_t row = warp_row(), cols = h.xg.cols;
-    if (row >= h.xg.rows) return;
-    bf16 *axg = (bf16 *)h.axg.data + row * h.axg.stride;
-    float r, d, q, alpha;
-    walk_row<W>(
-        (const bf16 *)h.xg.data + row * h.xg.stride, cols,
-        [&] {
-            r = row_rstd(h.norm, row), d = sum_parts(h.d, row), q = sum_parts(h.q, row);
-            alpha = r * h.weights[row] / (1.0f + d);
-        },
-        [&](int64_t c, float(&v)[W]) {
+    enum { ROW_BATCH = 2 };
+    const int64_t row = blockIdx.x, cols = h.xg.cols;
+    const int step = blockDim.x * W;
+    const bf16 *from = (const bf16 *)h.xg.data + row * h.xg.stride;
+    bf16 *to = (bf16 *)h.axg.data + row * h.axg.stride;
+    Raw<W> raw[ROW_BATCH];
+    auto read = [&](int64_t c) {
+#pragma unroll
+        for (int u = 0; u < ROW_BATCH; u++)
+            if (c + u * step < cols) raw[u] = load_raw<W>(from + c + u * step);
+    };
+    read(threadIdx.x * W);
+    const float r = row_rstd(h.norm, row), d = block_sum_parts(h.d, row), q = block_sum_parts(h.q, row);
+    const float alpha = r * h.weights[row] / (1.0f + d);
+    for (int64_t c = threadIdx.x * W; c < cols;) {
+#pragma unroll
+        for (int u = 0; u < ROW_BATCH; u++) {
+            if (c + u * step >= cols) break;
+            float v[W];
+            unpack(raw[u], v);
 #pragma unroll
             for (int i = 0; i < W; i++) v[i] *= alpha;
-            store(axg + c, v);
-        });
-    if (lane_id()) return;
+            store(to + c + u * step, v);
+        }
+        read(c += ROW_BATCH * step);
+    }
+    if (threadIdx.x) return;
     h.loss[row] = log1pf(d);
     h.alpha[row] = alpha;
     h.beta[row] = alpha * d;
@@ -129,8 +141,9 @@ __global__ void head_stats(const float *loss, const float *weights, int64_t rows
 void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats)
 {
     OpRange range(ctx, OP_HEAD_LOSS);
-    auto kernel = vectorised(h->xg) && vectorised(h->axg) ? head_rows<8> : head_rows<1>;
-    kernel<<<row_blocks(h->xg.rows), ROW_THREADS, 0, stream_of(ctx)>>>(*h);
+    const int V = vectorised(h->xg) && vectorised(h->axg) ? 8 : 1;
+    auto kernel = V == 8 ? head_rows<8> : head_rows<1>;
+    kernel<<<(unsigned)h->xg.rows, row_threads(h->xg.cols, V), 0, stream_of(ctx)>>>(*h);
     head_stats<<<1, 1024, 0, stream_of(ctx)>>>(h->loss, h->weights, h->xg.rows, stats);
     LAUNCH_CHECK(OP_HEAD_LOSS);
 }

@@ -66,28 +66,17 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
 }
 
 /* grad[target] -= sum of beta xg over the target's rows. */
-template <int V> __global__ void __launch_bounds__(ROW_THREADS)
+template <int V> __global__ void __launch_bounds__(RUN_THREADS)
 head_dw_targets(float *grad, int64_t stride, HeadChunk h)
 {
-    sum_runs<V>(grad, stride, h.targets, h.order, h.xg.rows, h.beta, (const bf16 *)h.xg.data, h.xg.stride,
-                h.xg.cols,
-                [](const float *, auto &sum) {
-                    for (float &s : sum) s = 0;
-                },
-                [](float *row, auto &sum) {
-                    constexpr int W = sizeof sum / sizeof sum[0];
-                    float g[W];
-                    load(row, g);
-#pragma unroll
-                    for (int i = 0; i < W; i++) g[i] -= sum[i];
-                    store(row, g);
-                });
+    sum_runs<V>(grad, stride, h.targets, h.order, h.xg.rows, (const bf16 *)h.xg.data, h.xg.stride, h.xg.cols,
+                [&](int32_t row) { return -h.beta[row]; });
 }
 
 void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h)
 {
     auto kernel = vectorised(h->xg) && vectorised(grad) ? head_dw_targets<8> : head_dw_targets<1>;
-    kernel<<<row_blocks(h->xg.rows), ROW_THREADS, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
+    kernel<<<run_blocks(h->xg.rows), RUN_THREADS, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
     LAUNCH_CHECK(OP_HEAD_DW);
 }
 

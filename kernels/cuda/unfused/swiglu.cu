@@ -2,6 +2,8 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 
+enum { BWD_THREADS = 192 };
+
 /* xhat = r x. One warp a row. */
 template <int V>
 __global__ void __launch_bounds__(ROW_THREADS)
@@ -55,37 +57,55 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
     LAUNCH_CHECK(OP_GATE_UP);
 }
 
-/* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row.
- * dy stands in the second half of its row of dz. Going upwards, the stores of blocks [0, b] reach only the dy
- * of blocks that have been read: 16 b + 15 < f + 8 (b + 1). One barrier a stretch orders the two. */
-__global__ void __launch_bounds__(256, 4)
+/* What a thread reads of 8 gates and their ups. */
+struct SwigluIn {
+    uint4 dy, gate, up;
+};
+
+/* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row; a thread loads its
+ * next 8 gates and ups before it works on these. dy stands in the second half of its row of dz. Going upwards,
+ * the stores of blocks [0, b] reach only the dy of blocks that have been read: 16 b + 15 < f + 8 (b + 1). One
+ * barrier a stretch orders the two. */
+__global__ void __launch_bounds__(BWD_THREADS, 4)
 swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
-           int64_t z_stride, int64_t blocks, RowNorm norm)
+           int64_t z_stride, int blocks, RowNorm norm)
 {
-    int64_t row = blockIdx.x;
-    bf16 *d = dz + row * dz_stride;
+    const int64_t row = blockIdx.x;
+    bf16 *d = dz + row * dz_stride, *y_row = y + row * y_stride;
     const bf16 *in = z + row * z_stride;
-    float r = row_rstd(norm, row), sum = 0;
-    for (int64_t first = 0; first < blocks; first += blockDim.x) {
-        int64_t b = first + threadIdx.x;
-        float g[8], u[8], dy[8];
-        if (b < blocks) {
-            load(d + 8 * (blocks + b), dy);
-            load(in + 16 * b, g);
-            load(in + 16 * b + 8, u);
-        }
+    auto read = [&](int b) {
+        SwigluIn from = {};
+        if (b >= blocks) return from;
+        from.dy = *reinterpret_cast<const uint4 *>(d + 8 * (blocks + b));
+        from.gate = *reinterpret_cast<const uint4 *>(in + 16 * b);
+        from.up = *reinterpret_cast<const uint4 *>(in + 16 * b + 8);
+        return from;
+    };
+    SwigluIn now = read(threadIdx.x);
+    const float r = row_rstd(norm, row);
+    float sum = 0;
+    for (int first = 0; first < blocks; first += BWD_THREADS) {
+        const int b = first + threadIdx.x;
+        const SwigluIn next = read(b + BWD_THREADS);
         __syncthreads();
-        if (b >= blocks) continue;
-        float again[8];
+        if (b < blocks) {
+            const uint32_t dy[4] = {now.dy.x, now.dy.y, now.dy.z, now.dy.w};
+            uint32_t gate[4] = {now.gate.x, now.gate.y, now.gate.z, now.gate.w};
+            uint32_t up[4] = {now.up.x, now.up.y, now.up.z, now.up.w}, again[4];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            SwigluGrad grad = swiglu_grad(g[i], u[i], r * dy[i]);
-            sum += grad.zdz;
-            again[i] = grad.y, g[i] = grad.gate, u[i] = grad.up;
+            for (int i = 0; i < 4; i++) {
+                const SwigluGrad low = swiglu_grad(low_of(gate[i]), low_of(up[i]), r * low_of(dy[i]));
+                const SwigluGrad high = swiglu_grad(high_of(gate[i]), high_of(up[i]), r * high_of(dy[i]));
+                sum += low.zdz + high.zdz;
+                gate[i] = pack2(low.gate, high.gate);
+                up[i] = pack2(low.up, high.up);
+                again[i] = pack2(low.y, high.y);
+            }
+            store_words(d + 16 * b, gate);
+            store_words(d + 16 * b + 8, up);
+            if (y) store_words(y_row + 8 * b, again);
         }
-        store(d + 16 * b, g);
-        store(d + 16 * b + 8, u);
-        if (y) store(y + row * y_stride + 8 * b, again);
+        now = next;
     }
     put_sum(zdz, row, block_sum(sum) / r);
 }
@@ -100,8 +120,8 @@ void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor
     dy.data = (bf16 *)dz.data + ffn;
     gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w, Tensor{});
 
-    swiglu_bwd<<<(unsigned)z.rows, row_threads(ffn, 8), 0, stream_of(ctx)>>>(
-        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride, ffn / 8,
-        norm);
+    swiglu_bwd<<<(unsigned)z.rows, BWD_THREADS, 0, stream_of(ctx)>>>(
+        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride,
+        (int)(ffn / 8), norm);
     LAUNCH_CHECK(OP_DOWN_DX);
 }
