@@ -3,7 +3,8 @@
  *   bench_ops [1b | 8b | 70b [OP]]
  *
  * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table
- * shows the kernels exactly as the ops launch them. Bytes are what a kernel must read and write at least. */
+ * shows the kernels exactly as the ops launch them, in turn with a large copy. Bytes are what a kernel must read
+ * and write at least. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
 #include <algorithm>
@@ -32,26 +33,36 @@ static const Width widths[] = {
 static cudaStream_t stream;
 static OpContext ctx;
 
-/* Median of work alone. first, the same or shorter, keeps the GPU busy until everything is queued: otherwise the
- * time from the first event on is also that of the launch. */
-static double seconds_of(const std::function<void()> &first, const std::function<void()> &work, int repeats)
+typedef std::function<void()> Run;
+
+/* Median seconds of each run, taken in turn. All of a round is queued before its first event comes: otherwise the
+ * time to launch would count. */
+static std::vector<double> seconds_of(const std::vector<Run> &runs, int rounds)
 {
-    cudaEvent_t start, end;
-    std::vector<float> times;
-    CUDA_CHECK("bench", cudaEventCreate(&start));
-    CUDA_CHECK("bench", cudaEventCreate(&end));
-    for (int i = 0; i < repeats + 3; i++) {
-        float ms;
-        first();
-        CUDA_CHECK("bench", cudaEventRecord(start, stream));
-        work();
-        CUDA_CHECK("bench", cudaEventRecord(end, stream));
-        CUDA_CHECK("bench", cudaEventSynchronize(end));
-        CUDA_CHECK("bench", cudaEventElapsedTime(&ms, start, end));
-        if (i >= 3) times.push_back(ms);
+    std::vector<cudaEvent_t> events(runs.size() + 1);
+    std::vector<std::vector<float>> times(runs.size());
+    std::vector<double> medians;
+    for (cudaEvent_t &event : events) CUDA_CHECK("bench", cudaEventCreate(&event));
+    for (int i = 0; i < rounds + 3; i++) {
+        runs.back()();
+        CUDA_CHECK("bench", cudaEventRecord(events[0], stream));
+        for (size_t r = 0; r < runs.size(); r++) {
+            runs[r]();
+            CUDA_CHECK("bench", cudaEventRecord(events[r + 1], stream));
+        }
+        CUDA_CHECK("bench", cudaEventSynchronize(events.back()));
+        for (size_t r = 0; i >= 3 && r < runs.size(); r++) {
+            float ms;
+            CUDA_CHECK("bench", cudaEventElapsedTime(&ms, events[r], events[r + 1]));
+            times[r].push_back(ms);
+        }
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2] * 1e-3;
+    for (cudaEvent_t event : events) CUDA_CHECK("bench", cudaEventDestroy(event));
+    for (std::vector<float> &t : times) {
+        std::sort(t.begin(), t.end());
+        medians.push_back(t[t.size() / 2] * 1e-3);
+    }
+    return medians;
 }
 
 __global__ void fill_random(bf16 *bf, float *f32, int64_t count, float scale, uint32_t seed)
@@ -122,8 +133,9 @@ static Ids zipf_ids(int64_t n, int64_t limit)
     return {on_device(id), on_device(order), std::count(seen.begin(), seen.end(), true)};
 }
 
-static double copy_bandwidth;   /* bytes read and written a second */
-static const char *only;        /* the op to time, NULL for all */
+static Run copy;            /* what kernels are measured against, in turn */
+static double copy_bytes;   /* read and written */
+static const char *only;    /* the op to time, NULL for all */
 
 /* One op: its time, each of its own kernels, and the rate of what is left, the GEMM. */
 static void report(const char *name, const std::map<std::string, double> &bytes, double flops,
@@ -132,7 +144,7 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
     if (only && strcmp(only, name)) return;
     op();   /* plans are made */
     CUDA_CHECK(name, cudaStreamSynchronize(stream));
-    double whole = seconds_of(op, op, 12), own = 0;
+    double whole = seconds_of({op}, 12)[0], own = 0;
     cudaGraph_t graph;
     CUDA_CHECK(name, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     op();
@@ -155,15 +167,16 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
         for (auto &known : bytes) {
             if (!strstr(symbol, known.first.c_str())) continue;
             enum { LAUNCHES = 8 };  /* back to back, as a recorded step has them */
-            auto launch = [&] {
-                CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
-                                                  params.kernelParams, params.sharedMemBytes, stream));
-            };
-            double s = seconds_of(launch, [&] { for (int i = 0; i < LAUNCHES; i++) launch(); }, 20) / LAUNCHES;
-            own += s;
+            std::vector<double> seconds = seconds_of({copy, [&] {
+                for (int i = 0; i < LAUNCHES; i++)
+                    CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                                      params.kernelParams, params.sharedMemBytes, stream));
+            }}, 20);
+            double own_seconds = seconds[1] / LAUNCHES, rate = known.second / own_seconds;
+            own += own_seconds;
             std::string shown = known.first.substr(0, known.first.find('I'));
-            printf("%-18s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, shown.c_str(), s * 1e6,
-                   known.second / s * 1e-9, 100 * known.second / s / copy_bandwidth);
+            printf("%-18s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, shown.c_str(), own_seconds * 1e6,
+                   rate * 1e-9, 100 * rate / (copy_bytes / seconds[0]));
         }
     }
     CUDA_CHECK(name, cudaGraphDestroy(graph));
@@ -198,18 +211,14 @@ int main(int argc, char **argv)
 
     int64_t T = (int64_t)w->batch * w->seq, d = w->hidden, f = w->ffn, C = w->chunk, Vp = w->vocab;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim, a = (int64_t)w->heads * w->head_dim;
-    {
-        Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1),
-               to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
-        size_t size = (size_t)2 << 30;
-        auto copy = [&] {
-            CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
-        };
-        copy_bandwidth = 2.0 * size / seconds_of(copy, copy, 20);
-        cuda_device.release(from.data), cuda_device.release(to.data);
-    }
+    Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1), to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
+    size_t size = (size_t)2 << 30;
+    copy = [=] {
+        CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
+    };
+    copy_bytes = 2.0 * (double)size;
     printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name,
-           (long long)T, copy_bandwidth * 1e-9);
+           (long long)T, copy_bytes / seconds_of({copy}, 20)[0] * 1e-9);
 
     Tensor none = {}, x = random_tensor(T, d, DTYPE_BF16, 1), out = random_tensor(T, d, DTYPE_BF16, 1);
     Tensor z = random_tensor(T, 2 * f, DTYPE_BF16, 1), dz = random_tensor(T, 2 * f, DTYPE_BF16, 1);

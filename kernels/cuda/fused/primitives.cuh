@@ -113,10 +113,17 @@ template <int WIDTH> struct Tile16 {
                            : tile + row * 64 + ((eighth ^ (row / 2 % 4)) << 4);
     }
 
+    /* The same in this thread's row of its warp's 16. Tiles begin at multiples of 128 bytes, so that going to
+     * other columns is one instruction. */
+    static __device__ __forceinline__ uint32_t mine(uint32_t tile, int eighth)
+    {
+        return at(tile, threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16, 0) ^ eighth << 4;
+    }
+
     /* This thread's pairs of a slice, packed; lanes 0-15 address the left eight columns, 16-31 the right. */
     static __device__ __forceinline__ uint32_t address(uint32_t tile, int slice)
     {
-        return at(tile, threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16, 2 * slice + threadIdx.x % 32 / 16);
+        return mine(tile, threadIdx.x % 32 / 16) ^ slice << 5;
     }
     static __device__ __forceinline__ void load(uint32_t (&pairs)[4], uint32_t tile, int slice)
     {
@@ -138,7 +145,7 @@ template <int WIDTH> struct Tile16 {
     /* Half a slice: eight columns, one pair a row. */
     static __device__ __forceinline__ void store(uint32_t tile, int eighth, const uint32_t (&pairs)[2])
     {
-        store_matrices(at(tile, threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16, eighth), pairs);
+        store_matrices(mine(tile, eighth), pairs);
     }
 };
 

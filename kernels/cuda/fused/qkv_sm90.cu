@@ -8,44 +8,52 @@ struct Qkv : Epilogue {
         CUtensorMap qkv;
         RowNorm norm;
         Rope rope;
+        float heads_a_column;
     };
 
     float r[2];
-    const float *angles[2];     /* cosines and sines of the row's position */
+    uint32_t angles[2];     /* of the row's position, the lane's first column: an index, since two 64-bit
+                               addresses more would not stay in registers */
 
     __device__ void begin(const Params &p, Rows rows)
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             r[h] = row_rstd(p.norm, rows, h);
-            angles[h] = p.rope.cos_sin + (int64_t)row_value(p.rope.pos, rows, h) * p.rope.head_dim;
+            angles[h] = (uint32_t)row_value(p.rope.pos, rows, h) * (uint32_t)p.rope.head_dim + pair_column(0, 0);
         }
     }
 
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {
-        const int head_dim = p.rope.head_dim;
-        int left = (int)p.rope.rotated - col,
-            within = col % head_dim; /* heads are whole blocks of 8 columns */
+        /* col % head_dim: exact up to 2^21 columns, and less than half as long as a division */
+        const int head = (int)((col + 0.5f) * p.heads_a_column);
+        int left = (int)p.rope.rotated - col, within = col - head * p.rope.head_dim;
 #pragma unroll
-        for (int slice = 0; slice < 4; slice++) {
+        for (int slice = 0; slice < 4; slice++) {   /* heads are whole slices */
             uint32_t v[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float a = r[i % 2] * acc[8 * slice + 2 * i], b = r[i % 2] * acc[8 * slice + 2 * i + 1];
+            for (int h = 0; h < 2; h++) {
+                RotatedPair out[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float *pair = &acc[8 * slice + 4 * i + 2 * h];
+                    out[i] = RotatedPair{r[h] * pair[0], r[h] * pair[1]};
+                }
                 if (left > 0) {
-                    const float *at = angles[i % 2] + within + pair_column(0, 0);
-                    float2 angle = *reinterpret_cast<const float2 *>(at);
-                    RotatedPair turned = rotate_pair(a, b, angle.x, angle.y);
-                    a = turned.a, b = turned.b;
+                    const float *at = p.rope.cos_sin + (angles[h] + (uint32_t)within);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float2 angle = *reinterpret_cast<const float2 *>(at + 8 * i);
+                        out[i] = rotate_pair(out[i].a, out[i].b, angle.x, angle.y);
+                    }
                 }
-                v[i] = pack(a, b);
-                if (i % 2) {    /* on to the next block of eight */
-                    left -= 8, within += 8;
-                    if (within >= head_dim) within -= head_dim;
-                }
+#pragma unroll
+                for (int i = 0; i < 2; i++) v[2 * i + h] = pack(out[i].a, out[i].b);
             }
             Tile::store(buffer, slice, v);
+            left -= 16, within += 16;
+            if (within >= p.rope.head_dim) within = 0;
         }
     }
 
@@ -61,5 +69,6 @@ void fused_qkv(const FusedCall &call, Tensor qkv, Tensor x, Tensor w, RowNorm no
     p.qkv = tensor_map(op_name(call.op), qkv, 64, 64);
     p.norm = norm;
     p.rope = rope;
+    p.heads_a_column = 1.0f / (float)rope.head_dim;
     launch_program<Qkv, false, false>(call, x, w, qkv.rows, qkv.cols, x.cols, p);
 }
