@@ -29,6 +29,7 @@ struct CudaBackend {
     int              multiprocessors;
     bool             sm90;              /* Hopper: the fused kernels run */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
+    unsigned        *parts_arrived;     /* device, [multiprocessors]: of tiles split along K; 0 between kernels */
     double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */
     bool             library_ran[OP_COUNT];     /* ... whether it ran without its fused form */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */

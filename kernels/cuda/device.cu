@@ -169,9 +169,11 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
         cuda_backend_close(b);
         return nullptr;
     }
-    CUDA_CHECK("open", cudaMalloc(&b->finished_blocks, sizeof *b->finished_blocks));
-    CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, sizeof *b->finished_blocks, b->stream));
     b->multiprocessors = gpu.multiProcessorCount;
+    size_t counters = (size_t)(1 + b->multiprocessors) * sizeof *b->finished_blocks;
+    CUDA_CHECK("open", cudaMalloc(&b->finished_blocks, counters));
+    CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, counters, b->stream));
+    b->parts_arrived = b->finished_blocks + 1;
     b->sm90 = gpu.major == 9 && gpu.minor == 0;
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
     snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name,

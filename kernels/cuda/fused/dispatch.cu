@@ -139,7 +139,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
 
 void dispatch_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
 {
-    bool fits = suits(ctx, DTYPE_BF16, {qkv, x, w}) && rope.head_dim % 16 == 0;
+    bool fits = suits(ctx, DTYPE_BF16, {qkv, x, w}) && rope.head_dim % 64 == 0;
     run(ctx, {OP_QKV, qkv.rows, qkv.cols, x.cols}, fits, qkv, false, true,
         [&](const FusedCall &call, Tensor) { fused_qkv(call, qkv, x, w, norm, rope); },
         [&](Tensor) { cuda_qkv(ctx, qkv, x, w, norm, rope); });

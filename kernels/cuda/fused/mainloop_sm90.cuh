@@ -17,6 +17,10 @@
  *   M or N contiguous   a block every 64 columns: leading 8192 (next block), stride 1024; 16 of K are 2048 on
  *
  * Tails need no code: TMA fills zeros where it reads outside, and stores nothing outside.
+ *
+ * Tiles of the last round, where they are too few for all multiprocessors, are split along K: the other blocks
+ * leave their sums in memory, and the tile's owner, which has the first part, adds them in order.
+ *
  * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both. */
 #pragma once
 #include "kernels/cuda/fused/primitives.cuh"
@@ -30,6 +34,7 @@ enum {
     CONSUMER_REGISTERS = 240,
     BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
     BARRIER_FINISH = 3,         /* both consumers are done */
+    BARRIER_PART = 4,           /* and 5: all threads of a consumer have left or may read a part's sums */
     SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
 };
 
@@ -38,6 +43,10 @@ struct GemmArgs {
     int tiles_m, tiles_n;       /* tiles_m counts clusters */
     int group;                  /* clusters along M that are walked before the next column tile */
     int cluster;                /* blocks a cluster: 1 or 2 along M */
+    int whole;                  /* tiles before the split ones, which are all of the rest */
+    int split, parts;           /* tiles that are split, and in how many parts each */
+    float *sums;                /* of all parts but the first, see part_sums */
+    unsigned *arrived;          /* [split, cluster, CONSUMERS]: parts that are there; 0 between kernels */
 };
 
 /* ROWS64: a consumer's part of a tile has 64 * ROWS64 rows. A_ROWS, B_ROWS: the operand is stored with M (N)
@@ -117,9 +126,23 @@ template <class G> PTX TilePlace tile_place(const GemmArgs &g, int t)
     return TilePlace{(cluster * g.cluster + (int)cluster_rank()) * G::BM, column * G::BN, column};
 }
 
-PTX int first_tile(const GemmArgs &g) { return blockIdx.x / g.cluster; }
-PTX int tile_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
-PTX int tile_end(const GemmArgs &g) { return g.tiles_m * g.tiles_n; }
+/* Part of a tile's K: blocks [first, end). The owner's part is 0. */
+struct TilePart {
+    int tile, part, first, end;
+};
+
+/* What turn t of the walk is: tiles first, then the further parts of the split ones. */
+PTX TilePart tile_part(const GemmArgs &g, int t)
+{
+    if (t < g.whole) return TilePart{t, 0, 0, g.k_blocks};
+    const int part = (t - g.whole) / g.split;
+    return TilePart{t - part * g.split, part, part * g.k_blocks / g.parts, (part + 1) * g.k_blocks / g.parts};
+}
+
+PTX int first_turn(const GemmArgs &g) { return blockIdx.x / g.cluster; }
+PTX int turn_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
+PTX int turn_end(const GemmArgs &g) { return g.whole + g.split * g.parts; }
+PTX int tile_end(const GemmArgs &g) { return g.whole + g.split; }   /* further parts have no epilogue */
 
 /* ---- warp 0: operands ---------------------------------------------------------------------------------- */
 
@@ -128,10 +151,11 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
-    for (int t = first_tile(g); t < tile_end(g); t += tile_step(g)) {
-        TilePlace tile = tile_place<G>(g, t);
+    for (int t = first_turn(g); t < turn_end(g); t += turn_step(g)) {
+        const TilePart part = tile_part(g, t);
+        const TilePlace tile = tile_place<G>(g, part.tile);
 #pragma unroll 1
-        for (int block = 0; block < g.k_blocks; block++, ring.next()) {
+        for (int block = part.first; block < part.end; block++, ring.next()) {
             const int k = block * BLOCK_K;
             const uint32_t full = s.full(ring.slot);
             mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
@@ -164,7 +188,7 @@ template <class G> struct ChunkWalk {
 
     __device__ ChunkWalk(const GemmArgs &args, int consumer) : g(args), part(consumer * G::PART)
     {
-        tile = first_tile(g) + (G::TOGETHER ? 0 : consumer * tile_step(g));
+        tile = first_turn(g) + (G::TOGETHER ? 0 : consumer * turn_step(g));
         enter();
     }
     __device__ bool more() const { return tile < tile_end(g); }
@@ -180,7 +204,7 @@ template <class G> struct ChunkWalk {
         if ((col += G::COLUMNS) < col_end) return;
         col = col_first;
         if ((row += 64) < row_end) return;
-        tile += G::TURNS * tile_step(g);
+        tile += G::TURNS * turn_step(g);
         enter();
     }
 };
@@ -230,6 +254,51 @@ PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t
     }
 }
 
+/* Where a part's sums lie: those of a thread four by four, 128 threads beside each other. */
+template <class G> PTX float4 *part_sums(const GemmArgs &g, const TilePart &part, int consumer)
+{
+    const int block = ((part.part - 1) * g.split + part.tile - g.whole) * g.cluster + (int)cluster_rank();
+    const int64_t place = G::TOGETHER ? block * CONSUMERS + consumer : block;
+    return reinterpret_cast<float4 *>(g.sums) + place * (G::ROWS64 * G::BN / 2 / 4 * 128) + threadIdx.x % 128;
+}
+
+PTX unsigned *parts_arrived(const GemmArgs &g, const TilePart &part, int consumer)
+{
+    return g.arrived + ((part.tile - g.whole) * g.cluster + (int)cluster_rank()) * CONSUMERS + consumer;
+}
+
+template <class G>
+PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer, const float (&acc)[G::ROWS64 * G::BN / 2])
+{
+    float4 *to = part_sums<G>(g, part, consumer);
+#pragma unroll
+    for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4)
+        __stcg(to + i / 4 * 128, make_float4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]));
+    __threadfence();
+    named_barrier_sync(BARRIER_PART + consumer, 128);
+    if (threadIdx.x % 128 == 0) atomicAdd(parts_arrived(g, part, consumer), 1);
+}
+
+/* All blocks of the grid run at once, one a multiprocessor, so the other parts are on their way. */
+template <class G>
+PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[G::ROWS64 * G::BN / 2])
+{
+    if (threadIdx.x % 128 == 0) {
+        unsigned *arrived = parts_arrived(g, part, consumer);
+        while (load_acquire(arrived) < (unsigned)g.parts - 1) __nanosleep(100);
+        *arrived = 0;
+    }
+    named_barrier_sync(BARRIER_PART + consumer, 128);
+    for (part.part = 1; part.part < g.parts; part.part++) {
+        const float4 *from = part_sums<G>(g, part, consumer);
+#pragma unroll
+        for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4) {
+            const float4 sum = __ldcg(from + i / 4 * 128);
+            acc[i] += sum.x, acc[i + 1] += sum.y, acc[i + 2] += sum.z, acc[i + 3] += sum.w;
+        }
+    }
+}
+
 template <class G>
 PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
@@ -247,15 +316,16 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
-    for (int t = first_tile(g); t < tile_end(g); t += tile_step(g), turn ^= 1) {
+    for (int t = first_turn(g); t < turn_end(g); t += turn_step(g), turn ^= 1) {
+        const TilePart here = tile_part(g, t);
+        const int k_blocks = here.end - here.first;
         if (!G::TOGETHER && turn != consumer) {
-            stage.skip(g.k_blocks);
+            stage.skip(k_blocks);
             continue;
         }
-        const TilePlace tile = tile_place<G>(g, t);
         if (!G::TOGETHER) named_barrier_sync(BARRIER_TURN + consumer, 256);
         int previous = 0;
-        for (int k = 0; k < g.k_blocks; k++, stage.next()) {
+        for (int k = 0; k < k_blocks; k++, stage.next()) {
             mbarrier_wait(s.full(stage.slot), stage.parity);
             wgmma_fence();
             multiply_stage<G>(acc, s.a(stage.slot) + part * 128, s.b(stage.slot), k > 0);
@@ -269,6 +339,15 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         wgmma_wait<0>();
         release(previous);
 
+        if (k_blocks < g.k_blocks) {
+            float(&all)[G::ROWS64 * G::BN / 2] = *reinterpret_cast<float(*)[G::ROWS64 * G::BN / 2]>(acc);
+            if (here.part) {
+                give_sums<G>(g, here, consumer, all);
+                continue;
+            }
+            take_sums<G>(g, here, consumer, all);
+        }
+        const TilePlace tile = tile_place<G>(g, here.tile);
         const int chunks = (min(G::BN, g.n - tile.n0) + G::COLUMNS - 1) / G::COLUMNS;
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {

@@ -71,6 +71,14 @@ PTX void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* What other blocks wrote before they raised *p can be read afterwards. */
+PTX unsigned load_acquire(const unsigned *p)
+{
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
+}
+
 /* ---- clusters and dependent launches ------------------------------------------------------------------- */
 
 PTX uint32_t cluster_rank()

@@ -24,36 +24,37 @@ struct Qkv : Epilogue {
         }
     }
 
+    /* Heads are whole chunks, so a chunk is rotated as a whole or not at all. */
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {
+        if (col >= (int)p.rope.rotated) {
+            turn(acc, buffer, [](int, int, RotatedPair in) { return in; });
+            return;
+        }
         /* col % head_dim: exact up to 2^21 columns, and less than half as long as a division */
-        const int head = (int)((col + 0.5f) * p.heads_a_column);
-        int left = (int)p.rope.rotated - col, within = col - head * p.rope.head_dim;
+        const int head = (int)((col + 0.5f) * p.heads_a_column), within = col - head * p.rope.head_dim;
+        const float *at[2] = {p.rope.cos_sin + (angles[0] + (uint32_t)within),
+                              p.rope.cos_sin + (angles[1] + (uint32_t)within)};
+        turn(acc, buffer, [&](int h, int eighth, RotatedPair in) {
+            const float2 angle = *reinterpret_cast<const float2 *>(at[h] + 8 * eighth);
+            return rotate_pair(in.a, in.b, angle.x, angle.y);
+        });
+    }
+
+    /* rotate(half of the rows, eight columns of the chunk, pair) */
+    template <class Rotate> __device__ __forceinline__ void turn(float (&acc)[32], uint32_t buffer, Rotate rotate)
+    {
 #pragma unroll
-        for (int slice = 0; slice < 4; slice++) {   /* heads are whole slices */
+        for (int slice = 0; slice < 4; slice++) {
             uint32_t v[4];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                RotatedPair out[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const float *pair = &acc[8 * slice + 4 * i + 2 * h];
-                    out[i] = RotatedPair{r[h] * pair[0], r[h] * pair[1]};
-                }
-                if (left > 0) {
-                    const float *at = p.rope.cos_sin + (angles[h] + (uint32_t)within);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const float2 angle = *reinterpret_cast<const float2 *>(at + 8 * i);
-                        out[i] = rotate_pair(out[i].a, out[i].b, angle.x, angle.y);
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < 2; i++) v[2 * i + h] = pack(out[i].a, out[i].b);
+            for (int i = 0; i < 4; i++) {
+                const int h = i % 2;
+                const RotatedPair in = {r[h] * acc[8 * slice + 2 * i], r[h] * acc[8 * slice + 2 * i + 1]};
+                const RotatedPair out = rotate(h, 2 * slice + i / 2, in);
+                v[i] = pack(out.a, out.b);
             }
             Tile::store(buffer, slice, v);
-            left -= 16, within += 16;
-            if (within >= p.rope.head_dim) within = 0;
         }
     }
 
