@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_ELEMENTS (1 << 22)    /* staging of 16 MiB: the model may be larger than the host's memory */
+/* Two of 16 MiB for staging: the model may be larger than the host's memory. */
+enum { CHUNK = 1 << 22, STRETCH = 1 << 14 };    /* elements; a thread draws a stretch at a time */
 
 static uint64_t name_key(const char *name, int64_t seed)
 {
@@ -17,7 +18,6 @@ static uint64_t name_key(const char *name, int64_t seed)
 /* out[i] = mean + std * normal(key, first + i), by Box and Muller's transform. */
 static void fill_normal(float *out, int64_t first, int64_t n, uint64_t key, double mean, double std)
 {
-#pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
         uint64_t counter = (uint64_t)(first + i) * 2;
         double radius = sqrt(-2.0 * log(random_uniform(key, counter)));
@@ -29,12 +29,24 @@ static void init_weight(Llama *model, Weight *w, float *staging, double mean, do
 {
     int64_t n = w->master.rows * w->master.cols;
     uint64_t key = name_key(w->name, seed);
-    for (int64_t first = 0; first < n; first += CHUNK_ELEMENTS) {
-        int64_t count = n - first < CHUNK_ELEMENTS ? n - first : CHUNK_ELEMENTS;
-        fill_normal(staging, first, count, key, mean, std);
-        model->device->upload(model->ctx.stream, (float *)w->master.data + first, staging,
-                              (size_t)count * sizeof(float));
-        model->device->wait(model->ctx.stream);
+    /* One thread takes a chunk to the device while the others draw the next. */
+    int64_t drawn = 0;      /* elements of the chunk before */
+    for (int64_t first = 0; first < n || drawn; first += CHUNK) {
+        int64_t left = first < n ? n - first : 0, count = left < CHUNK ? left : CHUNK;
+        float *chunk = staging + first / CHUNK % 2 * CHUNK, *before = staging + (first / CHUNK + 1) % 2 * CHUNK;
+#pragma omp parallel
+        {
+#pragma omp single nowait
+            if (drawn) {
+                model->device->upload(model->ctx.stream, (float *)w->master.data + first - CHUNK, before,
+                                      (size_t)drawn * sizeof(float));
+                model->device->wait(model->ctx.stream);
+            }
+#pragma omp for schedule(dynamic)
+            for (int64_t i = 0; i < count; i += STRETCH)
+                fill_normal(chunk + i, first + i, count - i < STRETCH ? count - i : STRETCH, key, mean, std);
+        }
+        drawn = count;
     }
     Tensor moments[] = {w->m, w->v};
     for (int i = 0; i < 2; i++)
@@ -45,7 +57,7 @@ static void init_weight(Llama *model, Weight *w, float *staging, double mean, do
 
 bool llama_init(Llama *model, const Config *config)
 {
-    float *staging = malloc(CHUNK_ELEMENTS * sizeof(float));
+    float *staging = malloc(2 * CHUNK * sizeof(float));
     if (!staging) return false;
     double std = config->model.init_std, output_std = std / sqrt(2.0 * model->shape.layers);
     for (int i = 0; i < model->weight_count; i++) {

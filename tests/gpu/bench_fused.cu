@@ -9,7 +9,7 @@
 
 typedef std::function<void()> Run;
 
-enum { ROUNDS = 60, FIRST_ROUNDS = 7 };
+enum { ROUNDS = 60, FIRST_ROUNDS = 13 };
 static const double HOT_MS = 250, FIRST_HOT_MS = 60;    /* of the same work before anything counts */
 
 static double median(std::vector<double> v)

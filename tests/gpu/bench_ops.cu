@@ -3,7 +3,8 @@
  *   bench_ops [1b | 8b | 70b [OP]]
  *
  * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table
- * shows the kernels exactly as the ops launch them, in turn with a large copy. Bytes are what a kernel must read
+ * shows the kernels exactly as the ops launch them, in turn with a copy of 2 GiB and one that moves as many
+ * bytes as the kernel: starting and ending takes either some microseconds. Bytes are what a kernel must read
  * and write at least. */
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
@@ -35,8 +36,8 @@ static OpContext ctx;
 
 typedef std::function<void()> Run;
 
-/* Median seconds of each run, taken in turn. All of a round is queued before its first event comes: otherwise the
- * time to launch would count. */
+/* Median seconds of each run, taken in turn. All of a round is queued before its first event comes: otherwise
+ * the time to launch would count. */
 static std::vector<double> seconds_of(const std::vector<Run> &runs, int rounds)
 {
     std::vector<cudaEvent_t> events(runs.size() + 1);
@@ -133,9 +134,18 @@ static Ids zipf_ids(int64_t n, int64_t limit)
     return {on_device(id), on_device(order), std::count(seen.begin(), seen.end(), true)};
 }
 
-static Run copy;            /* what kernels are measured against, in turn */
-static double copy_bytes;   /* read and written */
+enum { LAUNCHES = 8 };      /* of a kernel, back to back, as a recorded step has them */
+static Tensor copy_from, copy_to;
 static const char *only;    /* the op to time, NULL for all */
+
+static double copy_limit() { return 2.0 * (double)(copy_from.rows * copy_from.cols) * sizeof(bf16); }
+
+/* Reads and writes so many bytes in all, at most copy_limit(). */
+static void copy(double bytes)
+{
+    CUDA_CHECK("bench", cudaMemcpyAsync(copy_to.data, copy_from.data, (size_t)(bytes / 2),
+                                        cudaMemcpyDeviceToDevice, stream));
+}
 
 /* One op: its time, each of its own kernels, and the rate of what is left, the GEMM. */
 static void report(const char *name, const std::map<std::string, double> &bytes, double flops,
@@ -166,17 +176,19 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
         }
         for (auto &known : bytes) {
             if (!strstr(symbol, known.first.c_str())) continue;
-            enum { LAUNCHES = 8 };  /* back to back, as a recorded step has them */
-            std::vector<double> seconds = seconds_of({copy, [&] {
-                for (int i = 0; i < LAUNCHES; i++)
-                    CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
-                                                      params.kernelParams, params.sharedMemBytes, stream));
-            }}, 20);
-            double own_seconds = seconds[1] / LAUNCHES, rate = known.second / own_seconds;
+            const double most = copy_limit(), as_many = std::min(known.second, most);
+            auto repeated = [](const Run &run) { return [=] { for (int i = 0; i < LAUNCHES; i++) run(); }; };
+            std::vector<double> seconds = seconds_of({[=] { copy(most); }, repeated([=] { copy(as_many); }),
+                                                      repeated([&] {
+                CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
+                                                  params.kernelParams, params.sharedMemBytes, stream));
+            })}, 20);
+            double large = most / seconds[0], alike = as_many * LAUNCHES / seconds[1];
+            double own_seconds = seconds[2] / LAUNCHES, rate = known.second / own_seconds;
             own += own_seconds;
             std::string shown = known.first.substr(0, known.first.find('I'));
-            printf("%-18s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy\n", name, shown.c_str(), own_seconds * 1e6,
-                   rate * 1e-9, 100 * rate / (copy_bytes / seconds[0]));
+            printf("%-18s %-16s %8.1f us  %6.0f GB/s  %5.1f %% of copy  %5.1f %% of a copy as small\n", name,
+                   shown.c_str(), own_seconds * 1e6, rate * 1e-9, 100 * rate / large, 100 * rate / alike);
         }
     }
     CUDA_CHECK(name, cudaGraphDestroy(graph));
@@ -211,14 +223,10 @@ int main(int argc, char **argv)
 
     int64_t T = (int64_t)w->batch * w->seq, d = w->hidden, f = w->ffn, C = w->chunk, Vp = w->vocab;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim, a = (int64_t)w->heads * w->head_dim;
-    Tensor from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1), to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
-    size_t size = (size_t)2 << 30;
-    copy = [=] {
-        CUDA_CHECK("bench", cudaMemcpyAsync(to.data, from.data, size, cudaMemcpyDeviceToDevice, stream));
-    };
-    copy_bytes = 2.0 * (double)size;
+    copy_from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
+    copy_to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
     printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name,
-           (long long)T, copy_bytes / seconds_of({copy}, 20)[0] * 1e-9);
+           (long long)T, copy_limit() / seconds_of({[] { copy(copy_limit()); }}, 20)[0] * 1e-9);
 
     Tensor none = {}, x = random_tensor(T, d, DTYPE_BF16, 1), out = random_tensor(T, d, DTYPE_BF16, 1);
     Tensor z = random_tensor(T, 2 * f, DTYPE_BF16, 1), dz = random_tensor(T, 2 * f, DTYPE_BF16, 1);

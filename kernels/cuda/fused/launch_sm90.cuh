@@ -12,26 +12,6 @@ template <class Program> constexpr int buffers_beside(int tile_rows, int tile_co
     return Program::BUFFER ? std::min(6, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
 }
 
-enum {
-    MOST_PARTS = 4,             /* of a split tile: its owner adds the sums of all */
-    LEAST_PART = 8,             /* of K in stages: shorter parts gain less than adding costs */
-};
-
-/* Splits the tiles of the last round where that occupies more multiprocessors. steps: clusters that run at once.
- * The sums go where cublasLt has its workspace. */
-template <class G> static void split_last_round(GemmArgs &g, const FusedCall &call, int steps)
-{
-    const int tiles = g.tiles_m * g.tiles_n, rest = tiles % steps;
-    g.whole = tiles, g.split = 0, g.parts = 1;
-    if (rest == 0) return;
-    const int parts = std::min({steps / rest, (int)MOST_PARTS, g.k_blocks / LEAST_PART});
-    const size_t bytes = (size_t)rest * g.cluster * (parts - 1) * G::BM * G::BN * sizeof(float);
-    if (parts < 2 || bytes > std::min(call.ctx->workspace_bytes, (size_t)GEMM_WORKSPACE)) return;
-    g.whole = tiles - rest, g.split = rest, g.parts = parts;
-    g.sums = (float *)call.ctx->workspace;
-    g.arrived = backend_of(call.ctx)->parts_arrived;
-}
-
 /* D [m, n] over k, as G was compiled; a and b as they are stored. */
 template <class G>
 static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, int64_t n, int64_t k,
@@ -40,13 +20,16 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     const char *op = op_name(call.op);
     const int cluster = call.variant.cluster, blocks = backend_of(call.ctx)->multiprocessors;
     GemmArgs g = {};
-    g.m = (int)m, g.n = (int)n, g.k_blocks = (int)((k + BLOCK_K - 1) / BLOCK_K);
+    g.m = (int)m, g.n = (int)n;
     g.cluster = cluster;
     g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
     g.tiles_n = (int)((n + G::BN - 1) / G::BN);
     g.group = std::max(1, call.variant.group / cluster);
     const int steps = blocks / cluster;
-    split_last_round<G>(g, call, steps);
+    g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), steps);
+    /* where cublasLt has its workspace: less than a tile a multiprocessor, 13 of 32 MiB on an H200 */
+    g.sums = (float *)call.ctx->workspace;
+    g.arrived = backend_of(call.ctx)->parts_arrived;
 
     CUtensorMap map_a = tensor_map(op, a, 64, G::A_ROWS ? 64 : G::BM);
     CUtensorMap map_b = tensor_map(op, b, 64, G::B_ROWS ? 64 : G::BN / G::B_PIECES);
@@ -57,7 +40,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(std::min(g.whole + g.split * g.parts, steps) * cluster));
+    config.gridDim = dim3((unsigned)(std::min(turn_end(g.walk), steps) * cluster));
     config.blockDim = dim3(GEMM_THREADS);
     config.dynamicSmemBytes = G::SHARED;
     config.stream = stream_of(call.ctx);

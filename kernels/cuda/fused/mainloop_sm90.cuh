@@ -24,6 +24,7 @@
  * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both. */
 #pragma once
 #include "kernels/cuda/fused/primitives.cuh"
+#include "kernels/cuda/fused/walk.h"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
 
 enum {
@@ -39,12 +40,11 @@ enum {
 };
 
 struct GemmArgs {
-    int m, n, k_blocks;
+    int m, n;
     int tiles_m, tiles_n;       /* tiles_m counts clusters */
     int group;                  /* clusters along M that are walked before the next column tile */
     int cluster;                /* blocks a cluster: 1 or 2 along M */
-    int whole;                  /* tiles before the split ones, which are all of the rest */
-    int split, parts;           /* tiles that are split, and in how many parts each */
+    TileWalk walk;
     float *sums;                /* of all parts but the first, see part_sums */
     unsigned *arrived;          /* [split, cluster, CONSUMERS]: parts that are there; 0 between kernels */
 };
@@ -126,23 +126,8 @@ template <class G> PTX TilePlace tile_place(const GemmArgs &g, int t)
     return TilePlace{(cluster * g.cluster + (int)cluster_rank()) * G::BM, column * G::BN, column};
 }
 
-/* Part of a tile's K: blocks [first, end). The owner's part is 0. */
-struct TilePart {
-    int tile, part, first, end;
-};
-
-/* What turn t of the walk is: tiles first, then the further parts of the split ones. */
-PTX TilePart tile_part(const GemmArgs &g, int t)
-{
-    if (t < g.whole) return TilePart{t, 0, 0, g.k_blocks};
-    const int part = (t - g.whole) / g.split;
-    return TilePart{t - part * g.split, part, part * g.k_blocks / g.parts, (part + 1) * g.k_blocks / g.parts};
-}
-
 PTX int first_turn(const GemmArgs &g) { return blockIdx.x / g.cluster; }
 PTX int turn_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
-PTX int turn_end(const GemmArgs &g) { return g.whole + g.split * g.parts; }
-PTX int tile_end(const GemmArgs &g) { return g.whole + g.split; }   /* further parts have no epilogue */
 
 /* ---- warp 0: operands ---------------------------------------------------------------------------------- */
 
@@ -151,8 +136,8 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
-    for (int t = first_turn(g); t < turn_end(g); t += turn_step(g)) {
-        const TilePart part = tile_part(g, t);
+    for (int t = first_turn(g); t < turn_end(g.walk); t += turn_step(g)) {
+        const TilePart part = tile_part(g.walk, t);
         const TilePlace tile = tile_place<G>(g, part.tile);
 #pragma unroll 1
         for (int block = part.first; block < part.end; block++, ring.next()) {
@@ -191,7 +176,7 @@ template <class G> struct ChunkWalk {
         tile = first_turn(g) + (G::TOGETHER ? 0 : consumer * turn_step(g));
         enter();
     }
-    __device__ bool more() const { return tile < tile_end(g); }
+    __device__ bool more() const { return tile < tile_end(g.walk); }
     __device__ void enter()
     {
         if (!more()) return;
@@ -257,26 +242,28 @@ PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t
 /* Where a part's sums lie: those of a thread four by four, 128 threads beside each other. */
 template <class G> PTX float4 *part_sums(const GemmArgs &g, const TilePart &part, int consumer)
 {
-    const int block = ((part.part - 1) * g.split + part.tile - g.whole) * g.cluster + (int)cluster_rank();
+    const int block = ((part.part - 1) * g.walk.split + part.tile - g.walk.whole) * g.cluster + (int)cluster_rank();
     const int64_t place = G::TOGETHER ? block * CONSUMERS + consumer : block;
     return reinterpret_cast<float4 *>(g.sums) + place * (G::ROWS64 * G::BN / 2 / 4 * 128) + threadIdx.x % 128;
 }
 
 PTX unsigned *parts_arrived(const GemmArgs &g, const TilePart &part, int consumer)
 {
-    return g.arrived + ((part.tile - g.whole) * g.cluster + (int)cluster_rank()) * CONSUMERS + consumer;
+    return g.arrived + ((part.tile - g.walk.whole) * g.cluster + (int)cluster_rank()) * CONSUMERS + consumer;
 }
 
 template <class G>
-PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer, const float (&acc)[G::ROWS64 * G::BN / 2])
+PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer,
+                   const float (&acc)[G::ROWS64 * G::BN / 2])
 {
     float4 *to = part_sums<G>(g, part, consumer);
 #pragma unroll
     for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4)
         __stcg(to + i / 4 * 128, make_float4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]));
-    __threadfence();
     named_barrier_sync(BARRIER_PART + consumer, 128);
-    if (threadIdx.x % 128 == 0) atomicAdd(parts_arrived(g, part, consumer), 1);
+    if (threadIdx.x % 128) return;
+    __threadfence();    /* for all, whose stores the barrier puts before it */
+    atomicAdd(parts_arrived(g, part, consumer), 1);
 }
 
 /* All blocks of the grid run at once, one a multiprocessor, so the other parts are on their way. */
@@ -285,11 +272,11 @@ PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[
 {
     if (threadIdx.x % 128 == 0) {
         unsigned *arrived = parts_arrived(g, part, consumer);
-        while (load_acquire(arrived) < (unsigned)g.parts - 1) __nanosleep(100);
+        while (load_acquire(arrived) < (unsigned)g.walk.parts - 1) __nanosleep(100);
         *arrived = 0;
     }
     named_barrier_sync(BARRIER_PART + consumer, 128);
-    for (part.part = 1; part.part < g.parts; part.part++) {
+    for (part.part = 1; part.part < g.walk.parts; part.part++) {
         const float4 *from = part_sums<G>(g, part, consumer);
 #pragma unroll
         for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4) {
@@ -316,8 +303,8 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
-    for (int t = first_turn(g); t < turn_end(g); t += turn_step(g), turn ^= 1) {
-        const TilePart here = tile_part(g, t);
+    for (int t = first_turn(g); t < turn_end(g.walk); t += turn_step(g), turn ^= 1) {
+        const TilePart here = tile_part(g.walk, t);
         const int k_blocks = here.end - here.first;
         if (!G::TOGETHER && turn != consumer) {
             stage.skip(k_blocks);
@@ -339,7 +326,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         wgmma_wait<0>();
         release(previous);
 
-        if (k_blocks < g.k_blocks) {
+        if (k_blocks < g.walk.k_blocks) {
             float(&all)[G::ROWS64 * G::BN / 2] = *reinterpret_cast<float(*)[G::ROWS64 * G::BN / 2]>(acc);
             if (here.part) {
                 give_sums<G>(g, here, consumer, all);

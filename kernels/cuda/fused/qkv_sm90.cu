@@ -20,7 +20,8 @@ struct Qkv : Epilogue {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             r[h] = row_rstd(p.norm, rows, h);
-            angles[h] = (uint32_t)row_value(p.rope.pos, rows, h) * (uint32_t)p.rope.head_dim + pair_column(0, 0);
+            const uint32_t pos = row_value(p.rope.pos, rows, h);
+            angles[h] = pos * p.rope.head_dim + pair_column(0, 0);
         }
     }
 
@@ -42,7 +43,8 @@ struct Qkv : Epilogue {
     }
 
     /* rotate(half of the rows, eight columns of the chunk, pair) */
-    template <class Rotate> __device__ __forceinline__ void turn(float (&acc)[32], uint32_t buffer, Rotate rotate)
+    template <class Rotate>
+    __device__ __forceinline__ void turn(float (&acc)[32], uint32_t buffer, Rotate rotate)
     {
 #pragma unroll
         for (int slice = 0; slice < 4; slice++) {

@@ -4,8 +4,8 @@
 
 enum { EMBED_THREADS = 128 };
 
-/* Rows of the table that come again shall still be in L2 then: they are read without making way for others, and
- * x, which is read much later, is stored as the first to go. Worth 5 % where ids repeat as in text. */
+/* Rows of the table that come again shall still be in L2 then: they are read without making way for others,
+ * and x, which is read much later, is stored as the first to go. Worth 5 % where ids repeat as in text. */
 template <int V> static __device__ __forceinline__ Raw<V> load_table(const bf16 *from)
 {
     if constexpr (V == 8) {

@@ -1,6 +1,6 @@
 /* Sums over rows that share an id: gradients of table rows. Positions of `order` are sorted by id, so the rows
- * of an id form a run. A warp looks at each position; the warps of a run share out its columns. So every element
- * has one writer and one order of summation, and a run of any length takes about as long as its rows. */
+ * of an id form a run. A warp looks at each position; the warps of a run share out its columns. So every
+ * element has one writer and one order of summation, and a run of any length takes as long as its rows. */
 #pragma once
 #include "kernels/cuda/vec.cuh"
 
@@ -94,9 +94,9 @@ add_short(float *to, RunRows rows, int share, int sharers, const bf16 *src, int6
     }
 }
 
-/* A long run, whose rows are the time it takes: 32 of them are loaded together, each by 32 / LONG_GROUPS lanes,
- * while the next are looked up. Each group of lanes adds up its rows; the groups' sums are added at the end.
- * rows_at(i): rows of 32 positions, from the run's i-th on; row 0 at those behind the run. */
+/* A long run, whose rows are the time it takes: 32 of them are loaded together, each by 32 / LONG_GROUPS
+ * lanes, while the next are looked up. Each group of lanes adds up its rows, and at the end one all groups' sums.
+ * rows_at(i): rows of 32 positions, from the run's i-th on; any row, scaled by 0, at those behind the run. */
 template <int V, class RowsAt> static __device__ __forceinline__ void
 add_long(float *to, RowsAt rows_at, int share, int sharers, const bf16 *src, int64_t stride, int64_t cols)
 {
@@ -116,7 +116,7 @@ add_long(float *to, RowsAt rows_at, int share, int sharers, const bf16 *src, int
             for (int j = 0; j < LANES; j++) {
                 by[j] = __shfl_sync(~0u, rows.scale, j * LONG_GROUPS + group);
                 const int64_t row = __shfl_sync(~0u, rows.row, j * LONG_GROUPS + group);
-                raw[j] = load_raw<V>(src + row * stride + (in ? c : 0));    /* a condition would serialise these */
+                raw[j] = load_raw<V>(src + row * stride + (in ? c : 0));    /* an if would serialise these */
             }
             rows = more ? rows_at(i, more) : RunRows{0, 0};
 #pragma unroll
@@ -144,7 +144,7 @@ sum_runs(float *grad, int64_t grad_stride, const int32_t *ids, const int32_t *or
     const int32_t row_on = order[min(at + lane, count - 1)], row_back = order[max(at - 1 - lane, (int64_t)0)];
     const int32_t id_on = ids[row_on], id_back = ids[row_back], id = __shfl_sync(~0u, id_on, 0);
     int place = leading(at - 1 - lane >= 0 && id_back == id);
-    const int rows = place + leading(at + lane < count && id_on == id);     /* as far as can be seen from here */
+    const int rows = place + leading(at + lane < count && id_on == id);     /* as far as is seen from here */
     float *to = grad + id * grad_stride;
 
     if (rows == 1) {
@@ -171,7 +171,10 @@ sum_runs(float *grad, int64_t grad_stride, const int32_t *ids, const int32_t *or
     auto rows_at = [&](int i, bool &more) {
         RunRows run = {0, 0};
         bool in = start + i + lane < count;
-        if (in) run.row = order[start + i + lane], in = ids[run.row] == id;
+        if (in) {
+            run.row = order[start + i + lane];
+            in = ids[run.row] == id;
+        }
         if (in) run.scale = scale_of(run.row);
         more = __all_sync(~0u, in);
         return run;

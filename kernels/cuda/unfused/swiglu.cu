@@ -62,10 +62,10 @@ struct SwigluIn {
     uint4 dy, gate, up;
 };
 
-/* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row; a thread loads its
- * next 8 gates and ups before it works on these. dy stands in the second half of its row of dz. Going upwards,
- * the stores of blocks [0, b] reach only the dy of blocks that have been read: 16 b + 15 < f + 8 (b + 1). One
- * barrier a stretch orders the two. */
+/* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row; a thread loads
+ * its next 8 gates and ups before it works on these. dy stands in the second half of its row of dz. Going
+ * upwards, the stores of blocks [0, b] reach only the dy of blocks that have been read:
+ * 16 b + 15 < f + 8 (b + 1). One barrier a stretch orders the two. */
 __global__ void __launch_bounds__(BWD_THREADS, 4)
 swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
            int64_t z_stride, int blocks, RowNorm norm)
