@@ -185,7 +185,8 @@ def test_killed_at_any_moment_a_run_continues_bitwise():
     for name in "model.safetensors", "optimizer.safetensors":
         expect((newest(run) / name).read_bytes() == (newest(whole) / name).read_bytes(), f"{name} differs")
     left = sorted(path.name for path in (run / "checkpoints").iterdir())
-    expect(left == ["latest", "step-00000079", "step-00000080"], left)
+    # a kill between the last save and removing the oldest leaves that: nothing is saved after it
+    expect(left in (["latest"] + [f"step-{n:08}" for n in range(first, 81)] for first in (78, 79)), left)
 
 
 def test_a_signal_ends_a_long_validation():
