@@ -155,7 +155,8 @@ typedef struct Ops {
     void (*head_dx)(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChunk *h, const float *gamma,
                     bool accumulate);
 
-    /* G (+)= E^T axg, then G[t_i] -= beta_i xg_i in the order of h->order.     grad: [Vp, d] f32 */
+    /* G (+)= E^T axg, then G[t_i] -= beta_i xg_i, added up in one fixed order that follows h->order.
+     * grad: [Vp, d] f32 */
     void (*head_dw)(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate);
 
     /* Validation: fills loss alone, from a running maximum and sum; uses e as scratch only if it must. */
@@ -193,7 +194,7 @@ typedef struct Ops {
     void (*dw)(const OpContext *ctx, OpId op, Tensor grad, Tensor dy, Tensor a, bool accumulate,
                double *sumsq);
 
-    /* grad[tokens[i]] (+)= dx[i], in the order of `order` (rows sorted by token, stable).
+    /* grad[tokens[i]] (+)= dx[i], in one fixed order that follows `order` (rows sorted by token, stable).
      * grad: [Vp, d] f32; without accumulate the whole table is zeroed first. */
     void (*embed_dw)(const OpContext *ctx, Tensor grad, const int32_t *tokens, const int32_t *order,
                      Tensor dx, bool accumulate);

@@ -29,7 +29,7 @@ struct CudaBackend {
     int              multiprocessors;
     bool             sm90;              /* Hopper: the fused kernels run */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
-    unsigned        *parts_arrived;     /* device, [multiprocessors]: of tiles split along K; 0 between kernels */
+    unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */
     double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */
     bool             library_ran[OP_COUNT];     /* ... whether it ran without its fused form */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
@@ -64,7 +64,7 @@ struct OpRange {
 
 void op_times_free(OpTimes *times);
 
-/* The workspace: cublasLt's share first, then the op's own scratch. */
+/* The workspace: cublasLt's share, or the sums of a fused product's split tiles; then the op's own scratch. */
 enum { GEMM_WORKSPACE = 32 << 20 };
 
 static inline void *op_scratch(const OpContext *ctx) { return (char *)ctx->workspace + GEMM_WORKSPACE; }

@@ -15,17 +15,12 @@ template <int V> struct Raw {
 template <> struct Raw<8> {
     uint4 words;
 };
-template <> struct Raw<4> {
-    uint2 words;
-};
 
 template <int V> static __device__ __forceinline__ Raw<V> load_raw(const bf16 *from)
 {
     Raw<V> raw;
     if constexpr (V == 8) {
         raw.words = *reinterpret_cast<const uint4 *>(from);
-    } else if constexpr (V == 4) {
-        raw.words = *reinterpret_cast<const uint2 *>(from);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) raw.value[i] = from[i];
@@ -45,9 +40,6 @@ template <int V> static __device__ __forceinline__ void unpack(const Raw<V> &raw
             x[2 * i] = low_of(word[i]);
             x[2 * i + 1] = high_of(word[i]);
         }
-    } else if constexpr (V == 4) {
-        x[0] = low_of(raw.words.x), x[1] = high_of(raw.words.x);
-        x[2] = low_of(raw.words.y), x[3] = high_of(raw.words.y);
     } else {
 #pragma unroll
         for (int i = 0; i < V; i++) x[i] = __bfloat162float(raw.value[i]);

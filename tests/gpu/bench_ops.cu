@@ -298,7 +298,7 @@ int main(int argc, char **argv)
     report("grad_norm", {{"weight_norm", 8 * parameters}}, 0, [&] { cuda_grad_norm(&ctx, &weight, square); });
     report("adamw", {{"weight_adamw", 30 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
-    weight.m.dtype = weight.v.dtype = DTYPE_BF16;
+    weight.m.dtype = weight.v.dtype = DTYPE_BF16;     /* halves of floats would be any number, NaN too */
     CUDA_CHECK("bench", cudaMemsetAsync(weight.m.data, 0, (size_t)(4 * parameters), stream));
     CUDA_CHECK("bench", cudaMemsetAsync(weight.v.data, 0, (size_t)(4 * parameters), stream));
     report("adamw bf16", {{"weight_adamw", 22 * parameters}}, 0,

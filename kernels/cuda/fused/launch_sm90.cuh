@@ -25,11 +25,13 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
     g.tiles_n = (int)((n + G::BN - 1) / G::BN);
     g.group = std::max(1, call.variant.group / cluster);
-    const int steps = blocks / cluster;
-    g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), steps);
-    /* where cublasLt has its workspace: less than a tile a multiprocessor, 13 of 32 MiB on an H200 */
+    const int clusters = blocks / cluster;
+    g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), clusters);
     g.sums = (float *)call.ctx->workspace;
     g.arrived = backend_of(call.ctx)->parts_arrived;
+    const int64_t parts = (int64_t)g.walk.split * (g.walk.parts - 1) * cluster * CONSUMERS;
+    if (parts * PartSums<G>::FLOATS * (int64_t)sizeof(float) > GEMM_WORKSPACE)
+        cuda_fail(__FILE__, __LINE__, op, "tile_walk", "the sums of split tiles do not fit into the workspace");
 
     CUtensorMap map_a = tensor_map(op, a, 64, G::A_ROWS ? 64 : G::BM);
     CUtensorMap map_b = tensor_map(op, b, 64, G::B_ROWS ? 64 : G::BN / G::B_PIECES);
@@ -40,7 +42,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(std::min(turn_end(g.walk), steps) * cluster));
+    config.gridDim = dim3((unsigned)(std::min(step_end(g.walk), clusters) * cluster));
     config.blockDim = dim3(GEMM_THREADS);
     config.dynamicSmemBytes = G::SHARED;
     config.stream = stream_of(call.ctx);

@@ -49,7 +49,7 @@ struct GemmArgs {
     unsigned *arrived;          /* [split, cluster, CONSUMERS]: parts that are there; 0 between kernels */
 };
 
-/* ROWS64: a consumer's part of a tile has 64 * ROWS64 rows. A_ROWS, B_ROWS: the operand is stored with M (N)
+/* ROWS64: a consumer has 64 * ROWS64 rows of a tile. A_ROWS, B_ROWS: the operand is stored with M (N)
  * contiguous. */
 template <class Program_, bool A_ROWS_, bool B_ROWS_, bool TOGETHER_, int ROWS64_, int BN_, int STAGES_,
           int BUFFERS_>
@@ -58,8 +58,8 @@ struct Gemm {
     static constexpr bool A_ROWS = A_ROWS_, B_ROWS = B_ROWS_, TOGETHER = TOGETHER_;
     static constexpr int ROWS64 = ROWS64_, BN = BN_, STAGES = STAGES_, BUFFERS = BUFFERS_;
     static constexpr int BM = 64 * ROWS64 * (TOGETHER ? CONSUMERS : 1);
-    static constexpr int PART = TOGETHER ? 64 * ROWS64 : 0; /* rows from one consumer's part to the next's */
-    static constexpr int TURNS = TOGETHER ? 1 : CONSUMERS;      /* every how many tiles a consumer gets one */
+    static constexpr int ROWS_APART = TOGETHER ? 64 * ROWS64 : 0;   /* consumer 0's rows of a tile from 1's */
+    static constexpr int TURNS = TOGETHER ? 1 : CONSUMERS;  /* every how many steps it is a consumer's turn */
 
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
     static constexpr int B_PIECES = B_ROWS ? BN / 64 : 2, B_PIECE_BYTES = B_BYTES / B_PIECES;
@@ -126,8 +126,8 @@ template <class G> PTX TilePlace tile_place(const GemmArgs &g, int t)
     return TilePlace{(cluster * g.cluster + (int)cluster_rank()) * G::BM, column * G::BN, column};
 }
 
-PTX int first_turn(const GemmArgs &g) { return blockIdx.x / g.cluster; }
-PTX int turn_step(const GemmArgs &g) { return gridDim.x / g.cluster; }
+PTX int first_step(const GemmArgs &g) { return blockIdx.x / g.cluster; }
+PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
 
 /* ---- warp 0: operands ---------------------------------------------------------------------------------- */
 
@@ -136,8 +136,8 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
-    for (int t = first_turn(g); t < turn_end(g.walk); t += turn_step(g)) {
-        const TilePart part = tile_part(g.walk, t);
+    for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
+        const TilePart part = tile_part(g.walk, step);
         const TilePlace tile = tile_place<G>(g, part.tile);
 #pragma unroll 1
         for (int block = part.first; block < part.end; block++, ring.next()) {
@@ -166,14 +166,14 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 
 /* ---- warps 1 and 2: chunks ----------------------------------------------------------------------------- */
 
-/* The chunks of one consumer in the order in which it works on them. */
+/* The chunks of one consumer in the order in which it works on them. Before tile_end, step t is tile t. */
 template <class G> struct ChunkWalk {
     const GemmArgs &g;
-    int part, tile, row, col, row_end, col_first, col_end;
+    int row_offset, tile, row, col, row_end, col_first, col_end;
 
-    __device__ ChunkWalk(const GemmArgs &args, int consumer) : g(args), part(consumer * G::PART)
+    __device__ ChunkWalk(const GemmArgs &args, int consumer) : g(args), row_offset(consumer * G::ROWS_APART)
     {
-        tile = first_turn(g) + (G::TOGETHER ? 0 : consumer * turn_step(g));
+        tile = first_step(g) + (G::TOGETHER ? 0 : consumer * step_stride(g));
         enter();
     }
     __device__ bool more() const { return tile < tile_end(g.walk); }
@@ -181,7 +181,7 @@ template <class G> struct ChunkWalk {
     {
         if (!more()) return;
         TilePlace place = tile_place<G>(g, tile);
-        row = place.m0 + part, row_end = row + 64 * G::ROWS64;
+        row = place.m0 + row_offset, row_end = row + 64 * G::ROWS64;
         col = col_first = place.n0, col_end = min(place.n0 + G::BN, g.n);
     }
     __device__ void next()
@@ -189,7 +189,7 @@ template <class G> struct ChunkWalk {
         if ((col += G::COLUMNS) < col_end) return;
         col = col_first;
         if ((row += 64) < row_end) return;
-        tile += G::TURNS * turn_step(g);
+        tile += G::TURNS * step_stride(g);
         enter();
     }
 };
@@ -239,12 +239,17 @@ PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t
     }
 }
 
-/* Where a part's sums lie: those of a thread four by four, 128 threads beside each other. */
+/* Sums of a consumer's rows of a tile: a thread's own, four by four, 128 threads beside each other. */
+template <class G> struct PartSums {
+    static constexpr int COUNT = G::ROWS64 * G::BN / 2;
+    static constexpr int64_t FLOATS = COUNT * 128;
+};
+
 template <class G> PTX float4 *part_sums(const GemmArgs &g, const TilePart &part, int consumer)
 {
-    const int block = ((part.part - 1) * g.walk.split + part.tile - g.walk.whole) * g.cluster + (int)cluster_rank();
-    const int64_t place = G::TOGETHER ? block * CONSUMERS + consumer : block;
-    return reinterpret_cast<float4 *>(g.sums) + place * (G::ROWS64 * G::BN / 2 / 4 * 128) + threadIdx.x % 128;
+    const int tile = (part.part - 1) * g.walk.split + part.tile - g.walk.whole;
+    const int64_t place = (tile * g.cluster + (int)cluster_rank()) * CONSUMERS + consumer;
+    return reinterpret_cast<float4 *>(g.sums + place * PartSums<G>::FLOATS) + threadIdx.x % 128;
 }
 
 PTX unsigned *parts_arrived(const GemmArgs &g, const TilePart &part, int consumer)
@@ -254,21 +259,19 @@ PTX unsigned *parts_arrived(const GemmArgs &g, const TilePart &part, int consume
 
 template <class G>
 PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer,
-                   const float (&acc)[G::ROWS64 * G::BN / 2])
+                   const float (&acc)[PartSums<G>::COUNT])
 {
     float4 *to = part_sums<G>(g, part, consumer);
 #pragma unroll
-    for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4)
+    for (int i = 0; i < PartSums<G>::COUNT; i += 4)
         __stcg(to + i / 4 * 128, make_float4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3]));
     named_barrier_sync(BARRIER_PART + consumer, 128);
-    if (threadIdx.x % 128) return;
-    __threadfence();    /* for all, whose stores the barrier puts before it */
-    atomicAdd(parts_arrived(g, part, consumer), 1);
+    if (threadIdx.x % 128 == 0) add_release(parts_arrived(g, part, consumer), 1);
 }
 
-/* All blocks of the grid run at once, one a multiprocessor, so the other parts are on their way. */
+/* Whoever has a further part waits for nobody, so all parts arrive, in whatever order blocks start. */
 template <class G>
-PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[G::ROWS64 * G::BN / 2])
+PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[PartSums<G>::COUNT])
 {
     if (threadIdx.x % 128 == 0) {
         unsigned *arrived = parts_arrived(g, part, consumer);
@@ -279,7 +282,7 @@ PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[
     for (part.part = 1; part.part < g.walk.parts; part.part++) {
         const float4 *from = part_sums<G>(g, part, consumer);
 #pragma unroll
-        for (int i = 0; i < G::ROWS64 * G::BN / 2; i += 4) {
+        for (int i = 0; i < PartSums<G>::COUNT; i += 4) {
             const float4 sum = __ldcg(from + i / 4 * 128);
             acc[i] += sum.x, acc[i + 1] += sum.y, acc[i + 2] += sum.z, acc[i + 3] += sum.w;
         }
@@ -293,7 +296,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     Ring<G::STAGES> stage;
     Ring<G::BUFFERS ? G::BUFFERS : 1> buffer;
     float acc[G::ROWS64][G::BN / 2];
-    const int part = consumer * G::PART;
+    const int row_offset = consumer * G::ROWS_APART;
     int turn = 0;
     /* a stage has been read: one thread tells each block of the cluster, whose loads fill ours too */
     const int thread = threadIdx.x % 128;
@@ -303,8 +306,8 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
-    for (int t = first_turn(g); t < turn_end(g.walk); t += turn_step(g), turn ^= 1) {
-        const TilePart here = tile_part(g.walk, t);
+    for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g), turn ^= 1) {
+        const TilePart here = tile_part(g.walk, step);
         const int k_blocks = here.end - here.first;
         if (!G::TOGETHER && turn != consumer) {
             stage.skip(k_blocks);
@@ -315,7 +318,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         for (int k = 0; k < k_blocks; k++, stage.next()) {
             mbarrier_wait(s.full(stage.slot), stage.parity);
             wgmma_fence();
-            multiply_stage<G>(acc, s.a(stage.slot) + part * 128, s.b(stage.slot), k > 0);
+            multiply_stage<G>(acc, s.a(stage.slot) + row_offset * 128, s.b(stage.slot), k > 0);
             wgmma_commit();
             wgmma_wait<1>();    /* the stage before this one has been read */
             if (k > 0) release(previous);
@@ -327,7 +330,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         release(previous);
 
         if (k_blocks < g.walk.k_blocks) {
-            float(&all)[G::ROWS64 * G::BN / 2] = *reinterpret_cast<float(*)[G::ROWS64 * G::BN / 2]>(acc);
+            float(&all)[PartSums<G>::COUNT] = *reinterpret_cast<float(*)[PartSums<G>::COUNT]>(acc);
             if (here.part) {
                 give_sums<G>(g, here, consumer, all);
                 continue;
@@ -338,7 +341,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         const int chunks = (min(G::BN, g.n - tile.n0) + G::COLUMNS - 1) / G::COLUMNS;
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {
-            const Rows rows = {tile.m0 + part + i * 64 + fragment_row(), g.m};
+            const Rows rows = {tile.m0 + row_offset + i * 64 + fragment_row(), g.m};
             Program program;
             program.begin(p, rows);
 #pragma unroll

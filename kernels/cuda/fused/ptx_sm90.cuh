@@ -71,7 +71,13 @@ PTX void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* What other blocks wrote before they raised *p can be read afterwards. */
+/* For one thread behind a barrier: what its block wrote before can be read by whoever sees the sum. */
+PTX void add_release(unsigned *p, unsigned value)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+/* What other blocks wrote before their add_release can be read afterwards. */
 PTX unsigned load_acquire(const unsigned *p)
 {
     unsigned value;

@@ -29,14 +29,14 @@ struct Qkv : Epilogue {
     __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows, int col)
     {
         if (col >= (int)p.rope.rotated) {
-            turn(acc, buffer, [](int, int, RotatedPair in) { return in; });
+            rotate_chunk(acc, buffer, [](int, int, RotatedPair in) { return in; });
             return;
         }
         /* col % head_dim: exact up to 2^21 columns, and less than half as long as a division */
         const int head = (int)((col + 0.5f) * p.heads_a_column), within = col - head * p.rope.head_dim;
         const float *at[2] = {p.rope.cos_sin + (angles[0] + (uint32_t)within),
                               p.rope.cos_sin + (angles[1] + (uint32_t)within)};
-        turn(acc, buffer, [&](int h, int eighth, RotatedPair in) {
+        rotate_chunk(acc, buffer, [&](int h, int eighth, RotatedPair in) {
             const float2 angle = *reinterpret_cast<const float2 *>(at[h] + 8 * eighth);
             return rotate_pair(in.a, in.b, angle.x, angle.y);
         });
@@ -44,7 +44,7 @@ struct Qkv : Epilogue {
 
     /* rotate(half of the rows, eight columns of the chunk, pair) */
     template <class Rotate>
-    __device__ __forceinline__ void turn(float (&acc)[32], uint32_t buffer, Rotate rotate)
+    __device__ __forceinline__ void rotate_chunk(float (&acc)[32], uint32_t buffer, Rotate rotate)
     {
 #pragma unroll
         for (int slice = 0; slice < 4; slice++) {
@@ -68,6 +68,8 @@ struct Qkv : Epilogue {
 
 void fused_qkv(const FusedCall &call, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
 {
+    if (rope.head_dim % Qkv::COLUMNS)
+        cuda_fail(__FILE__, __LINE__, op_name(call.op), "fused_qkv", "heads are not whole chunks of 64 columns");
     Qkv::Params p = {};
     p.qkv = tensor_map(op_name(call.op), qkv, 64, 64);
     p.norm = norm;

@@ -141,9 +141,9 @@ __global__ void head_stats(const float *loss, const float *weights, int64_t rows
 void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats)
 {
     OpRange range(ctx, OP_HEAD_LOSS);
-    const int V = vectorised(h->xg) && vectorised(h->axg) ? 8 : 1;
-    auto kernel = V == 8 ? head_rows<8> : head_rows<1>;
-    kernel<<<(unsigned)h->xg.rows, row_threads(h->xg.cols, V), 0, stream_of(ctx)>>>(*h);
+    const int width = vectorised(h->xg) && vectorised(h->axg) ? 8 : 1;
+    auto kernel = width == 8 ? head_rows<8> : head_rows<1>;
+    kernel<<<(unsigned)h->xg.rows, row_threads(h->xg.cols, width), 0, stream_of(ctx)>>>(*h);
     head_stats<<<1, 1024, 0, stream_of(ctx)>>>(h->loss, h->weights, h->xg.rows, stats);
     LAUNCH_CHECK(OP_HEAD_LOSS);
 }

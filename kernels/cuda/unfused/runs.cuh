@@ -6,7 +6,8 @@
 
 enum {
     RUN_WARPS = 4, RUN_THREADS = 32 * RUN_WARPS,    /* small blocks: many of their warps have nothing to do */
-    FEW_ROWS = 4, LONG_RUN = 32,                    /* rows from which a run is no longer short; is long */
+    FEW_ROWS = 4,                                   /* runs of less have wider strips */
+    LONG_RUN = 32,                                  /* rows from which a run is long */
     LONG_SHARERS = 64,                              /* warps that share the columns of a long run at most */
     LONG_GROUPS = 4,                                /* rows that a warp adds up side by side in a long run */
 };
@@ -109,7 +110,12 @@ add_long(float *to, RowsAt rows_at, int share, int sharers, const bf16 *src, int
         if (in && group == 0) load(to + c, sum);
         bool more = true;
         RunRows rows = rows_at(0, more);
-        for (int i = 32; more || __any_sync(~0u, rows.scale != 0.0f); i += 32) {
+        for (int i = 32;; i += 32) {
+            if (!__any_sync(~0u, rows.scale != 0.0f)) {     /* 32 rows that are not wanted, or no more */
+                if (!more) break;
+                rows = rows_at(i, more);
+                continue;
+            }
             Raw<V> raw[LANES];
             float by[LANES];
 #pragma unroll
@@ -159,14 +165,14 @@ sum_runs(float *grad, int64_t grad_stride, const int32_t *ids, const int32_t *or
         run.row = __shfl_sync(~0u, row_on, (lane - place) & 31);
         if (lane < place) run.row = before;
         run.scale = lane < rows ? scale_of(run.row) : 0.0f;
-        if (rows < FEW_ROWS) add_short<V, 2, FEW_ROWS>(to, run, place, rows, src, stride, cols);
+        if (rows < FEW_ROWS) add_short<V, 2, FEW_ROWS - 1>(to, run, place, rows, src, stride, cols);
         else add_short<V, 1, 8>(to, run, place, rows, src, stride, cols);
         return;
     }
     const int64_t further = at - 33 - lane;
-    if (place == 32) place += leading(further >= 0 && ids[order[max(further, (int64_t)0)]] == id);
+    if (place == 32) place += leading(further >= 0 && ids[order[further]] == id);
     const int64_t start = at - place, last = start + LONG_SHARERS - 1;
-    const int sharers = last < count && ids[order[min(last, count - 1)]] == id ? LONG_SHARERS : LONG_RUN;
+    const int sharers = last < count && ids[order[last]] == id ? LONG_SHARERS : LONG_RUN;
     if (place >= sharers) return;
     auto rows_at = [&](int i, bool &more) {
         RunRows run = {0, 0};

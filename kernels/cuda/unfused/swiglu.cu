@@ -59,7 +59,7 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
 
 /* What a thread reads of 8 gates and their ups. */
 struct SwigluIn {
-    uint4 dy, gate, up;
+    Raw<8> dy, gate, up;
 };
 
 /* dz = r dSwiGLU(z, dy);  zdz = sum z dz / r;  y from z where it is wanted. One block a row; a thread loads
@@ -71,14 +71,14 @@ swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, 
            int64_t z_stride, int blocks, RowNorm norm)
 {
     const int64_t row = blockIdx.x;
-    bf16 *d = dz + row * dz_stride, *y_row = y + row * y_stride;
+    bf16 *d = dz + row * dz_stride;
     const bf16 *in = z + row * z_stride;
     auto read = [&](int b) {
         SwigluIn from = {};
         if (b >= blocks) return from;
-        from.dy = *reinterpret_cast<const uint4 *>(d + 8 * (blocks + b));
-        from.gate = *reinterpret_cast<const uint4 *>(in + 16 * b);
-        from.up = *reinterpret_cast<const uint4 *>(in + 16 * b + 8);
+        from.dy = load_raw<8>(d + 8 * (blocks + b));
+        from.gate = load_raw<8>(in + 16 * b);
+        from.up = load_raw<8>(in + 16 * b + 8);
         return from;
     };
     SwigluIn now = read(threadIdx.x);
@@ -89,9 +89,10 @@ swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, 
         const SwigluIn next = read(b + BWD_THREADS);
         __syncthreads();
         if (b < blocks) {
-            const uint32_t dy[4] = {now.dy.x, now.dy.y, now.dy.z, now.dy.w};
-            uint32_t gate[4] = {now.gate.x, now.gate.y, now.gate.z, now.gate.w};
-            uint32_t up[4] = {now.up.x, now.up.y, now.up.z, now.up.w}, again[4];
+            const uint4 dys = now.dy.words, gates = now.gate.words, ups = now.up.words;
+            const uint32_t dy[4] = {dys.x, dys.y, dys.z, dys.w};
+            uint32_t gate[4] = {gates.x, gates.y, gates.z, gates.w}, up[4] = {ups.x, ups.y, ups.z, ups.w};
+            uint32_t again[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const SwigluGrad low = swiglu_grad(low_of(gate[i]), low_of(up[i]), r * low_of(dy[i]));
@@ -103,7 +104,7 @@ swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, 
             }
             store_words(d + 16 * b, gate);
             store_words(d + 16 * b + 8, up);
-            if (y) store_words(y_row + 8 * b, again);
+            if (y) store_words(y + row * y_stride + 8 * b, again);
         }
         now = next;
     }
