@@ -213,7 +213,7 @@ bench: train $(if $(WITH_CUDA),$(GPU_BENCHES))
 
 sass: $(OBJECTS)
 	@test -n "$(K)" || { echo "usage: make sass K=part-of-a-kernel-name" >&2; exit 2; }
-	@scripts/sass.sh "$(K)" $(filter %.cu.o,$(OBJECTS))
+	@NVCC='$(NVCC)' scripts/sass.sh "$(K)" $(filter %.cu.o,$(OBJECTS))
 
 clean:
 	rm -rf build/cpu build/cuda build/variant build/sass train

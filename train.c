@@ -456,7 +456,7 @@ static int train(Training *t, RunStart start, Errors *errors)
 }
 
 static const char usage[] =
-    "usage: ./train CONFIG [--section.key=value ...]   train\n"
+    "usage: ./train [CONFIG] [--section.key=value ...]   train\n"
     "         --resume         continue the run in run.dir from its newest checkpoint\n"
     "         --dry-run        print parameters, memory, FLOPs and kernels; needs no device\n"
     "         --gpu-mem=24GiB  with --dry-run: does it fit a GPU?\n"

@@ -140,7 +140,9 @@ int bench_command(int argc, char **argv)
         {"--steps", NULL, &steps_text}, {"--warmup", NULL, &warmup_text}, {"--table", &table, NULL}};
     const Syntax syntax = {
         .usage =
-            "usage: ./train bench CONFIG [--steps=20] [--warmup=10] [--table] [--section.key=value ...]\n",
+            "usage: ./train bench CONFIG [--steps=20] [--warmup=10] [--table] [--section.key=value ...]\n"
+            "       steps on random tokens; prints one JSON line: times, tokens/s, TFLOP/s, memory, losses\n"
+            "       --table adds what carries out each op and, on a GPU, its time\n",
         .least = 1,
         .most = 1,
         .overrides = true,

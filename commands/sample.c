@@ -8,6 +8,7 @@
 
 static const char usage[] =
     "usage: ./train sample RUN [--prompt=TEXT] [--count=N] [--separator=TEXT] [--section.key=value ...]\n"
+    "       --count texts, with --separator between them\n"
     "       most useful: --sample.temperature=T --sample.top_k=K --sample.top_p=P --sample.tokens=N "
     "--run.seed=S\n";
 

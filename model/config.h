@@ -21,7 +21,7 @@ typedef enum FusionMode { FUSION_AUTO, FUSION_ON, FUSION_OFF } FusionMode;
 typedef enum RowsKind { ROWS_STREAM, ROWS_DOCUMENTS } RowsKind;   /* see data/loader.h */
 typedef enum DataDtype { DATA_AUTO, DATA_U16, DATA_U32 } DataDtype;     /* auto: from the header */
 
-/* The GEMMs whose fusion can be switched, in the order of ARCHITECTURE's list. */
+/* The GEMMs whose fusion can be switched, in the order of the training step. */
 typedef enum FusionKey {
     FUSE_QKV, FUSE_OUT, FUSE_GATE_UP, FUSE_DOWN, FUSE_HEAD, FUSE_HEAD_DX, FUSE_DOWN_DX, FUSE_GATE_UP_DX,
     FUSE_QKV_DX, FUSE_DW, FUSE_COUNT

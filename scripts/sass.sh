@@ -6,12 +6,13 @@ set -u
 cd "$(dirname "$0")/.." || exit
 name=$1
 shift
-command -v cuobjdump >/dev/null || { echo "cuobjdump was not found: it comes with the CUDA toolkit" >&2; exit 1; }
+cuobjdump=$(command -v cuobjdump || echo "$(dirname "${NVCC:-/usr/local/cuda/bin/nvcc}")/cuobjdump")
+[ -x "$cuobjdump" ] || { echo "cuobjdump was not found: it comes with the CUDA toolkit" >&2; exit 1; }
 mkdir -p build/sass
 found=0
 for object in "$@"; do
     sass=build/sass/$(basename "$object" .cu.o).sass
-    cuobjdump --dump-sass "$object" | awk -v name="$name" '
+    "$cuobjdump" --dump-sass "$object" | awk -v name="$name" '
         /^code for/ { arch = $3 }
         /Function :/ { on = index($0, name); if (on) print "\n// " arch }
         on' >"$sass"
