@@ -199,14 +199,15 @@ def ratio_text(theirs, ours):
 
 def compare_steps(options, results):
     print("1B step, 16 layers, 16,384 tokens, tied      tokens/s   ratio to the faster PyTorch   peak GiB   ratio")
-    whole = {"off": "none", "auto": "auto", "on": "all"}
+    whole = {"off": "none", "auto": "auto", "on": "all", "auto+bf16": "auto"}
     names = {"bf16": "PyTorch, all BF16", "fp32": "PyTorch, FP32 and autocast", "off": "coda.c, separate kernels",
-             "auto": "coda.c, fused where faster", "on": "coda.c, fused"}
+             "auto": "coda.c, fused where faster", "on": "coda.c, fused", "auto+bf16": "same, BF16 moments"}
     for seq in options.seq:
         def ours(fusion):
             return run([options.train, "bench", options.config, "--run.device=cuda", f"--train.seq_len={seq}",
                         f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
-                        "--train.recompute=swiglu", f"--fusion={whole[fusion]}"])[-1]
+                        "--train.recompute=swiglu", f"--fusion={whole[fusion]}",
+                        f"--train.moments={'bf16' if '+bf16' in fusion else 'fp32'}"])[-1]
 
         found = {key: [] for key in options.recipes + options.fusion}
         for recipe in options.recipes:      # one at a time: each fills a good part of the memory
@@ -229,17 +230,18 @@ def compare_steps(options, results):
 
 
 def compare_layers(options, results):
+    fusions = [fusion for fusion in options.fusion if "+" not in fusion]     # a layer has no moments
     print("one layer, seq 2048          forward ms  PyTorch        ratio     with backward ms  PyTorch        ratio")
     with tempfile.TemporaryDirectory() as cache:
         for name in options.widths:
-            command = [options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={','.join(options.fusion)}", name]
+            command = [options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={','.join(fusions)}", name]
             worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
             for _ in range(options.rounds):
                 theirs.append(worker.measure())
                 ours.append({r["fusion"]: r for r in run(command)})
             worker.close()
             results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
-            for fusion in options.fusion:
+            for fusion in fusions:
                 line = f"  {name:4s} width, fusion {fusion:4s} "
                 for key in ("fwd_ms", "fwdbwd_ms"):
                     mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
@@ -277,7 +279,8 @@ def main():
     parser.add_argument("--seq", type=lengths, default=[2048, 8192], help="of the step; default 2048,8192")
     parser.add_argument("--recipes", type=words(["bf16", "fp32"]), default=["bf16", "fp32"])
     parser.add_argument("--widths", type=words(list(WIDTHS)), default=list(WIDTHS))
-    parser.add_argument("--fusion", type=words(["off", "auto", "on"]), default=["off", "auto"])
+    parser.add_argument("--fusion", type=words(["off", "auto", "on", "auto+bf16"]), default=["off", "auto"],
+                        help="of ours; auto+bf16: with moments in BF16, in the step")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     parts = options.parts or ["step", "layer"]
