@@ -27,7 +27,7 @@ static inline int fused_tile_cols(FusedTile tile)
 }
 
 /* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to
- * cublasLt, which splits K into more parts than MOST_PARTS: shorter sums lose less to rounding. */
+ * cublasLt, which splits a long K: shorter sums lose less to rounding. */
 static inline bool fused_dw_fits(int64_t rows, int64_t cols, int multiprocessors)
 {
     return rows * cols >= 128 * 192 * (int64_t)multiprocessors * 3 / 4;
