@@ -5,22 +5,7 @@
 enum { EMBED_THREADS = 128 };
 
 /* Where ids repeat, as in text, rows of the table shall still be in L2 when they come again: x, which at real
- * sizes is larger than L2, goes first, and reading a row does not make it younger than others. Worth 5 %. */
-template <int V> static __device__ __forceinline__ Raw<V> load_table(const bf16 *from)
-{
-    if constexpr (V == 8) {
-        uint64_t policy;
-        Raw<V> raw;
-        asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
-        asm("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-            : "=r"(raw.words.x), "=r"(raw.words.y), "=r"(raw.words.z), "=r"(raw.words.w)
-            : "l"(from), "l"(policy));
-        return raw;
-    } else {
-        return load_raw<V>(from);
-    }
-}
-
+ * sizes is larger than L2, leaves it first. Worth 2 %. */
 template <int V> static __device__ __forceinline__ void store_once(bf16 *to, const Raw<V> &raw)
 {
     if constexpr (V == 8) __stcs(reinterpret_cast<uint4 *>(to), raw.words);
@@ -41,7 +26,7 @@ __launch_bounds__(EMBED_THREADS) embed_fwd(bf16 *x, int64_t stride, RowSums sums
         Raw<V> raw[BATCH];
 #pragma unroll
         for (int u = 0; u < BATCH; u++)
-            if (c + u * STEP < cols) raw[u] = load_table<V>(from + c + u * STEP);
+            if (c + u * STEP < cols) raw[u] = load_raw<V>(from + c + u * STEP);
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
             if (c + u * STEP >= cols) break;
