@@ -50,7 +50,7 @@ void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *to
 }
 
 /* grad[token] += its rows of dx. */
-template <int V> __global__ void __launch_bounds__(RUN_THREADS)
+template <int V> __global__ void __launch_bounds__(RUN_THREADS, 1)
 embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
           int64_t dx_stride, int64_t rows, int64_t cols)
 {

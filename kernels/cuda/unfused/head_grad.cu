@@ -66,7 +66,7 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
 }
 
 /* grad[target] -= sum of beta xg over the target's rows. */
-template <int V> __global__ void __launch_bounds__(RUN_THREADS)
+template <int V> __global__ void __launch_bounds__(RUN_THREADS, 1)
 head_dw_targets(float *grad, int64_t stride, HeadChunk h)
 {
     sum_runs<V>(grad, stride, h.targets, h.order, h.xg.rows, (const bf16 *)h.xg.data, h.xg.stride, h.xg.cols,
