@@ -27,6 +27,7 @@ struct CudaBackend {
     FusedTable      *fused;             /* choices between library and fused kernels, one entry a shape */
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
+    int64_t          cache_bytes;       /* of the L2 cache */
     bool             sm90;              /* Hopper: the fused kernels run */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
     unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */

@@ -170,6 +170,7 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
         return nullptr;
     }
     b->multiprocessors = gpu.multiProcessorCount;
+    b->cache_bytes = gpu.l2CacheSize;
     size_t counters = (size_t)(1 + b->multiprocessors) * sizeof *b->finished_blocks;
     CUDA_CHECK("open", cudaMalloc(&b->finished_blocks, counters));
     CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, counters, b->stream));

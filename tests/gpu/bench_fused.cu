@@ -53,9 +53,9 @@ static std::vector<double> time_runs(const std::vector<Run> &runs, int rounds, d
 static void time_case(const Sizes &s, const Case &c, bool show)
 {
     bool head = c.op == OP_HEAD || c.op == OP_HEAD_EVAL;
-    std::vector<int> groups = {16};
-    if (head) groups.push_back(64);
-    std::vector<FusedVariant> variants = variants_of(c, groups);
+    std::vector<FusedVariant> variants = variants_of(c);
+    for (size_t i = 0, count = head ? variants.size() : 0; i < count; i++)
+        variants.push_back({variants[i].tile, variants[i].cluster, 64});
     std::vector<Run> runs;
     const Product &p = c.product;
     Run product = default_product(p.form, p.d, p.a, p.b);
@@ -83,7 +83,7 @@ static void run_once(const Case &c)
     wait_device();
     cuda_profiler(true);
     c.unfused();
-    for (FusedVariant v : variants_of(c, {16})) c.fused(FusedCall{&ctx, c.op, v});
+    for (FusedVariant v : variants_of(c)) c.fused(FusedCall{&ctx, c.op, v});
     wait_device();
     cuda_profiler(false);
 }

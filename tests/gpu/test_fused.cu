@@ -120,7 +120,10 @@ static int check_case(const Sizes &s, const Case &c)
                    cudaMemcpyAsync(copy.data, o.t.data, bytes_of(o.t), cudaMemcpyDeviceToDevice, stream()));
         shadow.push_back(copy);
     }
-    for (FusedVariant v : variants_of(c, {16})) {
+    std::vector<FusedVariant> variants = variants_of(c);
+    for (size_t i = 0, count = variants.size(); i < count; i++)     /* groups that end within a round, too */
+        variants.push_back({variants[i].tile, variants[i].cluster, variants[i].group == 16 ? 6 : 16});
+    for (FusedVariant v : variants) {
         const FusedCall call = {&ctx, c.op, v};
         prepare(c);
         /* sums of split tiles that are read too early are NaN */

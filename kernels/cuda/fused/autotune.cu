@@ -6,11 +6,10 @@
 #include <cstring>
 #include <string>
 
-enum { FUSED_TABLE_VERSION = 4 };           /* raise it where kernels change so that old times mean nothing */
+enum { FUSED_TABLE_VERSION = 5 };           /* raise it where kernels change so that old times mean nothing */
 
-static const double SECONDS_A_SHAPE = 1.2;  /* all shapes of a model in less than a minute */
-static const float HEAT_MS = 100; /* of the same work before measuring: training runs on a hot card */
-enum { LEAST_ROUNDS = 5, MOST_ROUNDS = 21 };
+static const float SETTLE_MS = 60, MEASURE_MS = 60; /* all shapes of a model in less than a minute */
+enum { PASSES = 2 };
 enum { MOST_GROUP = 4096 };                 /* what a line of text may say */
 static const double MOST_US = 1e9;
 
@@ -126,47 +125,38 @@ static int64_t rows_of_key(int64_t rows)
 
 /* ---- measuring ----------------------------------------------------------------------------------------- */
 
-static double median(std::vector<float> v)
+/* Milliseconds of so many runs one behind the other. */
+static float time_runs(const char *op, cudaStream_t stream, const cudaEvent_t (&events)[2], int warm, int count,
+                       const std::function<void()> &run)
 {
-    std::sort(v.begin(), v.end());
-    return v[v.size() / 2];
+    for (int i = 0; i < warm; i++) run();
+    CUDA_CHECK(op, cudaEventRecord(events[0], stream));
+    for (int i = 0; i < count; i++) run();
+    CUDA_CHECK(op, cudaEventRecord(events[1], stream));
+    CUDA_CHECK(op, cudaEventSynchronize(events[1]));
+    float ms;
+    CUDA_CHECK(op, cudaEventElapsedTime(&ms, events[0], events[1]));
+    return ms;
 }
 
-/* Medians in microseconds of all runs, taken in turn so that the card is equally hot for each. The queue
- * never runs empty within a round, so that no time to launch is counted: an untimed run comes first. */
+/* Microseconds of each run, as it takes when nothing else runs: the card settles at the clock that its power
+ * limit leaves for this kernel. Taken in turns with others, all would run at one clock, and what a kernel
+ * needs of power, which is what a training step pays for, would not show. The second time in reverse order. */
 static std::vector<double> measure(const OpContext *ctx, const char *op,
                                    const std::vector<std::function<void()>> &runs)
 {
-    cudaStream_t stream = stream_of(ctx);
-    std::vector<cudaEvent_t> events(runs.size() + 1);
-    std::vector<std::vector<float>> times(runs.size());
+    cudaEvent_t events[2];
     for (cudaEvent_t &event : events) CUDA_CHECK(op, cudaEventCreate(&event));
-    runs[0]();      /* the library makes its own choice first */
-    float heat = 0;
-    int rounds = MOST_ROUNDS;
-    for (int i = 0; i < rounds;) {
-        runs.back()();
-        for (size_t r = 0; r < runs.size(); r++) {
-            CUDA_CHECK(op, cudaEventRecord(events[r], stream));
-            runs[r]();
+    std::vector<double> us(runs.size(), 0);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (size_t i = 0; i < runs.size(); i++) {
+            const size_t r = pass % 2 ? runs.size() - 1 - i : i;
+            const float once = time_runs(op, stream_of(ctx), events, 1, 1, runs[r]);
+            const int warm = (int)(SETTLE_MS / once) + 1, count = (int)(MEASURE_MS / once) + 1;
+            us[r] += time_runs(op, stream_of(ctx), events, warm, count, runs[r]) * 1e3 / count / PASSES;
         }
-        CUDA_CHECK(op, cudaEventRecord(events.back(), stream));
-        CUDA_CHECK(op, cudaEventSynchronize(events.back()));
-        bool hot = heat >= HEAT_MS;
-        float round = 0, ms;
-        for (size_t r = 0; r < runs.size(); r++) {
-            CUDA_CHECK(op, cudaEventElapsedTime(&ms, events[r], events[r + 1]));
-            if (hot) times[r].push_back(ms);
-            round += ms;
-        }
-        i += hot;
-        heat += round;
-        rounds = std::clamp((int)(SECONDS_A_SHAPE * 1e3f / round), (int)LEAST_ROUNDS, (int)MOST_ROUNDS);
-    }
-    for (cudaEvent_t event : events) CUDA_CHECK(op, cudaEventDestroy(event));
-    std::vector<double> medians;
-    for (const auto &t : times) medians.push_back(median(t) * 1e3);
-    return medians;
+    for (cudaEvent_t &event : events) CUDA_CHECK(op, cudaEventDestroy(event));
+    return us;
 }
 
 /* A choice for the same op at another number of rows, as the last chunk of the head has. */

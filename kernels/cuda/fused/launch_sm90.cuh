@@ -18,14 +18,15 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
                         const typename G::Program::Params &p)
 {
     const char *op = op_name(call.op);
-    const int cluster = call.variant.cluster, blocks = backend_of(call.ctx)->multiprocessors;
+    const int cluster = call.variant.cluster;
     GemmArgs g = {};
     g.m = (int)m, g.n = (int)n;
     g.cluster = cluster;
     g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
     g.tiles_n = (int)((n + G::BN - 1) / G::BN);
     g.group = std::max(1, call.variant.group / cluster);
-    const int clusters = blocks / cluster;
+    const int clusters =
+        walk_clusters(g.tiles_m * g.tiles_n, backend_of(call.ctx)->multiprocessors / cluster);
     g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), clusters);
     g.sums = (float *)call.ctx->workspace;
     g.arrived = backend_of(call.ctx)->parts_arrived;

@@ -1,6 +1,8 @@
 /* How the tiles of one product are shared out among the clusters of a grid, for the device and for the host:
  * tests/test_walk.c checks it without a GPU. */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __CUDACC__
 #define WALK_FN static __host__ __device__ __forceinline__
@@ -10,6 +12,7 @@
 
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
+    USUAL_GROUP = 8,    /* rows of tiles in a group, where other numbers gain nothing */
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
 };
 
@@ -40,6 +43,56 @@ WALK_FN TileWalk tile_walk(int tiles, int k_blocks, int clusters)
     w.split = w.parts > 1 ? rest : 0;
     w.whole = tiles - w.split;
     return w;
+}
+
+/* Of `most` clusters as many as it takes for the same number of rounds, unless the last one is split: where they
+ * divide the tiles evenly, a round covers whole groups, and no operand is read twice for stragglers. */
+static inline int walk_clusters(int tiles, int most)
+{
+    const int rounds = (tiles + most - 1) / most;
+    return tiles % most * 2 > most ? (tiles + rounds - 1) / rounds : most;
+}
+
+/* Bytes of operands that come from memory when tiles are walked in groups of `group` rows, column by column in
+ * each. Clusters that run at once read what they share once. row_bytes, col_bytes: a row's, a column's of tiles,
+ * over all of K. What fits into `cache` bytes stays there: a group's rows, all columns. */
+static inline double walk_bytes(int tiles_m, int tiles_n, int clusters, int group, double row_bytes, double col_bytes,
+                                double cache)
+{
+    const int tiles = tiles_m * tiles_n, area = group * tiles_n;
+    const bool rows_stay = group * row_bytes <= cache, columns_stay = tiles_n * col_bytes <= cache;
+    double bytes = columns_stay ? tiles_n * col_bytes : 0;
+    for (int first = 0; first < tiles; first += clusters) {
+        const int end = first + clusters < tiles ? first + clusters : tiles;
+        int columns = 0;
+        for (int t = first, next; t < end; t = next) {
+            const int begin = t / area * area, from = t - begin, left = tiles_m - t / area * group;
+            const int height = left < group ? left : group;
+            next = begin + area < end ? begin + area : end;
+            const int to = next - begin;
+            int rows = to - from < height ? to - from : height;
+            if (rows_stay) rows = from >= height ? 0 : (to < height ? to : height) - from;
+            bytes += rows * row_bytes;
+            const int entered = rows_stay && from > 0 ? (from - 1) / height + 1 : from / height;
+            columns += (to - 1) / height + 1 - entered;
+        }
+        if (!columns_stay) bytes += (columns < tiles_n ? columns : tiles_n) * col_bytes;
+    }
+    return bytes;
+}
+
+/* Rows of tiles a group for the fewest bytes. Memory takes a tenth of the power, and power is what limits large
+ * products, so this counts even where bandwidth is to spare. */
+static inline int walk_group(int tiles_m, int tiles_n, int clusters, double row_bytes, double col_bytes, double cache)
+{
+    enum { MOST = 32 };
+    int best = USUAL_GROUP;
+    double least = 0.99 * walk_bytes(tiles_m, tiles_n, clusters, best, row_bytes, col_bytes, cache);
+    for (int group = 1; group <= MOST && group <= tiles_m; group++) {
+        const double bytes = walk_bytes(tiles_m, tiles_n, clusters, group, row_bytes, col_bytes, cache);
+        if (bytes < least) best = group, least = bytes;
+    }
+    return best;
 }
 
 WALK_FN int tile_end(TileWalk w) { return w.whole + w.split; }
