@@ -4,6 +4,9 @@
  *
  *   bench_fused WIDTH [OP]          1b, 8b or 70b: of each op the variant that a selection finds fastest
  *   bench_fused WIDTH OP variants   what the selection saw
+ *   bench_fused WIDTH OP alone      each variant, the unfused op and both products with the card to themselves:
+ *                                   at the clock that the power limit leaves for this kernel, as autotune.cu
+ *                                   measures; the lowest and the highest of three times
  *   bench_fused WIDTH OP once       each variant and the unfused op once, for a profiler */
 #include "tests/gpu/fused_cases.cuh"
 
@@ -11,6 +14,7 @@ typedef std::function<void()> Run;
 
 enum { ROUNDS = 60, FIRST_ROUNDS = 13 };
 static const double HOT_MS = 250, FIRST_HOT_MS = 60;    /* of the same work before anything counts */
+static const double ALONE_HOT_MS = 160, ALONE_MS = 320;
 
 static double median(std::vector<double> v)
 {
@@ -50,29 +54,70 @@ static std::vector<double> time_runs(const std::vector<Run> &runs, int rounds, d
     }
 }
 
+struct Contender {
+    std::string name;
+    Run run;
+};
+
+/* Fused variants, and behind them the unfused op, cublasLt's own choice of a product, the fastest. */
+enum { NOT_FUSED = 3 };
+static std::vector<Contender> contenders_of(const Case &c)
+{
+    std::vector<FusedVariant> variants = variants_of(c);
+    if (c.op == OP_HEAD || c.op == OP_HEAD_EVAL)
+        for (size_t i = 0, count = variants.size(); i < count; i++)
+            variants.push_back({variants[i].tile, variants[i].cluster, 64});
+    std::vector<Contender> all;
+    for (FusedVariant v : variants)
+        all.push_back({variant_name(v), [&c, v] { c.fused(FusedCall{&ctx, c.op, v}); }});
+    const Product &p = c.product;
+    all.push_back({"unfused", c.unfused});
+    all.push_back({"product", default_product(p.form, p.d, p.a, p.b)});
+    all.push_back({"best product", [&c] {
+                       const Product &best = c.product;
+                       gemm(&ctx, c.op, best.form, best.d, best.a, best.b, Tensor{});
+                   }});
+    prepare(c);
+    for (size_t i = variants.size(); i < all.size(); i++) all[i].run();     /* the library makes its choices */
+    return all;
+}
+
 static void time_case(const Sizes &s, const Case &c, bool show)
 {
-    bool head = c.op == OP_HEAD || c.op == OP_HEAD_EVAL;
-    std::vector<FusedVariant> variants = variants_of(c);
-    for (size_t i = 0, count = head ? variants.size() : 0; i < count; i++)
-        variants.push_back({variants[i].tile, variants[i].cluster, 64});
+    const std::vector<Contender> all = contenders_of(c);
+    const size_t variants = all.size() - NOT_FUSED;
     std::vector<Run> runs;
-    const Product &p = c.product;
-    Run product = default_product(p.form, p.d, p.a, p.b);
-    Run best = [&] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b, Tensor{}); };
-    prepare(c);
-    c.unfused(), product(), best();     /* the library makes its choices */
-    for (FusedVariant v : variants) runs.push_back([&c, v] { c.fused(FusedCall{&ctx, c.op, v}); });
+    for (size_t i = 0; i < variants; i++) runs.push_back(all[i].run);
     std::vector<double> first = time_runs(runs, FIRST_ROUNDS, FIRST_HOT_MS);
     size_t at = (size_t)(std::min_element(first.begin(), first.end()) - first.begin());
-    for (size_t i = 0; show && i < runs.size(); i++)
-        printf("%-4s %-17s %s  %7.3f ms\n", s.name, c.name.c_str(), variant_name(variants[i]), first[i]);
+    for (size_t i = 0; show && i < variants; i++)
+        printf("%-4s %-17s %s  %7.3f ms\n", s.name, c.name.c_str(), all[i].name.c_str(), first[i]);
 
-    std::vector<double> ms = time_runs({runs[at], c.unfused, product, best}, ROUNDS, HOT_MS);
+    runs = {runs[at]};
+    for (size_t i = variants; i < all.size(); i++) runs.push_back(all[i].run);
+    std::vector<double> ms = time_runs(runs, ROUNDS, HOT_MS);
     printf("%-4s %-17s %s  fused %7.3f ms %4.0f TFLOP/s  unfused %7.3f ms  unfused/fused %.3f  "
            "free epilogue %.3f  fused/product %.3f\n",
-           s.name, c.name.c_str(), variant_name(variants[at]), ms[0], c.flops / ms[0] * 1e-9, ms[1],
-           ms[1] / ms[0], ms[1] / ms[3], ms[0] / ms[2]);
+           s.name, c.name.c_str(), all[at].name.c_str(), ms[0], c.flops / ms[0] * 1e-9, ms[1], ms[1] / ms[0],
+           ms[1] / ms[3], ms[0] / ms[2]);
+    fflush(stdout);
+}
+
+static void time_alone(const Sizes &s, const Case &c)
+{
+    const std::vector<Contender> all = contenders_of(c);
+    std::vector<std::vector<double>> ms(all.size());
+    for (int pass = 0; pass < 3; pass++)
+        for (size_t i = 0; i < all.size(); i++) {
+            const size_t at = pass % 2 ? all.size() - 1 - i : i;
+            const double once = c.flops / 600e12 * 1e3;     /* about */
+            ms[at].push_back(time_runs({all[at].run}, (int)(ALONE_MS / once) + 1, ALONE_HOT_MS)[0]);
+        }
+    for (size_t i = 0; i < all.size(); i++) {
+        std::sort(ms[i].begin(), ms[i].end());
+        printf("%-4s %-17s %-14s %7.3f ms  %.3f to %.3f  %4.0f TFLOP/s\n", s.name, c.name.c_str(),
+               all[i].name.c_str(), ms[i][1], ms[i][0], ms[i][2], c.flops / ms[i][1] * 1e-9);
+    }
     fflush(stdout);
 }
 
@@ -91,11 +136,12 @@ static void run_once(const Case &c)
 int main(int argc, char **argv)
 {
     if (argc < 2 || argc > 4) {
-        fprintf(stderr, "usage: bench_fused 1b|8b|70b [OP] [variants|once]\n");
+        fprintf(stderr, "usage: bench_fused 1b|8b|70b [OP] [variants|alone|once]\n");
         return 2;
     }
-    bool show = !strcmp(argv[argc - 1], "variants"), once = !strcmp(argv[argc - 1], "once");
-    const char *only = argc == 4 || (argc == 3 && !show && !once) ? argv[2] : nullptr;
+    bool show = !strcmp(argv[argc - 1], "variants"), once = !strcmp(argv[argc - 1], "once"),
+         alone = !strcmp(argv[argc - 1], "alone");
+    const char *only = argc == 4 || (argc == 3 && !show && !once && !alone) ? argv[2] : nullptr;
     int done = 0;
     open_backend();
     for (const Sizes &s : real_sizes)
@@ -103,6 +149,7 @@ int main(int argc, char **argv)
             if (!strcmp(argv[1], s.name) && (!only || !strcmp(only, maker.first))) {
                 Case c = maker.second(s);
                 if (once) run_once(c);
+                else if (alone) time_alone(s, c);
                 else time_case(s, c, show);
                 release_all();
                 done++;
