@@ -28,6 +28,7 @@ struct CudaBackend {
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
     int64_t          cache_bytes;       /* of the L2 cache */
+    bool             said_measuring;
     bool             sm90;              /* Hopper: the fused kernels run */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
     unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */
@@ -85,6 +86,9 @@ std::string cache_read(const std::string &file);
 /* Adds a line. Runs may share the file, so it goes out in one write; the line break before it ends what a full
  * disk may have left of an earlier one. Where it cannot be written, says so once and clears *file. */
 void cache_append(std::string *file, const std::string &line);
+
+/* Says on stderr, once a backend, that the start takes longer because kernels are measured. */
+void say_measuring(CudaBackend *backend);
 
 /* Whether a product is worth measuring: it is large, and not over the few rows of a prompt, whose number is
  * another each time. */

@@ -190,6 +190,7 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
     CUDA_CHECK(op_name(shape.op), cudaStreamIsCapturing(stream_of(ctx), &capture));
     bool measured = capture == cudaStreamCaptureStatusNone && fused;
     if (measured) {
+        say_measuring(backend_of(ctx));
         std::vector<std::function<void()>> runs = {library};
         for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, shape.op, v}); });
         std::vector<double> us = measure(ctx, op_name(shape.op), runs);
