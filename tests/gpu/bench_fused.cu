@@ -63,12 +63,8 @@ struct Contender {
 enum { NOT_FUSED = 3 };
 static std::vector<Contender> contenders_of(const Case &c)
 {
-    std::vector<FusedVariant> variants = variants_of(c);
-    if (c.op == OP_HEAD || c.op == OP_HEAD_EVAL)
-        for (size_t i = 0, count = variants.size(); i < count; i++)
-            variants.push_back({variants[i].tile, variants[i].cluster, 64});
     std::vector<Contender> all;
-    for (FusedVariant v : variants)
+    for (FusedVariant v : variants_of(c))
         all.push_back({variant_name(v), [&c, v] { c.fused(FusedCall{&ctx, c.op, v}); }});
     const Product &p = c.product;
     all.push_back({"unfused", c.unfused});
@@ -78,7 +74,7 @@ static std::vector<Contender> contenders_of(const Case &c)
                        gemm(&ctx, c.op, best.form, best.d, best.a, best.b, Tensor{});
                    }});
     prepare(c);
-    for (size_t i = variants.size(); i < all.size(); i++) all[i].run();     /* the library makes its choices */
+    for (size_t i = all.size() - NOT_FUSED; i < all.size(); i++) all[i].run();     /* the library makes its choices */
     return all;
 }
 

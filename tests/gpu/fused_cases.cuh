@@ -477,17 +477,11 @@ static const std::vector<std::pair<const char *, CaseMaker>> case_makers = {
     {"head_dx", head_dx_case},
 };
 
-/* Every tile and cluster, walked as a run would. */
 static std::vector<FusedVariant> variants_of(const Case &c)
 {
     const Tensor &d = c.product.d;
     const int64_t k = (int64_t)(c.flops / 2 / (double)(d.rows * d.cols));
-    std::vector<FusedVariant> all;
-    for (int tile = 0; tile < TILE_COUNT; tile++)
-        for (int cluster = 1; cluster <= 2; cluster++)
-            if (fused_tile_fits(c.op, (FusedTile)tile))
-                all.push_back(fused_variant(backend_of(&ctx), (FusedTile)tile, cluster, d.rows, d.cols, k));
-    return all;
+    return fused_variants(backend_of(&ctx), FusedShape{c.op, d.rows, d.cols, k});
 }
 
 static const char *variant_name(FusedVariant v)

@@ -1,7 +1,7 @@
 /* What the fused ops are tested and timed with: sizes, random and poisoned tensors, and products in double
  * precision, a row at a time. */
 #pragma once
-#include "kernels/cuda/fused/fused.h"
+#include "kernels/cuda/fused/autotune.h"
 #include "kernels/cuda/vec.cuh"
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,6 @@
 /* Choices as text, the table and file that keep them, and measuring. */
 #include "kernels/cuda/fused/autotune.h"
+#include "kernels/cuda/fused/walk.h"
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -10,7 +11,8 @@ enum { FUSED_TABLE_VERSION = 5 };           /* raise it where kernels change so 
 
 static const float SETTLE_MS = 60, MEASURE_MS = 60; /* all shapes of a model in less than a minute */
 enum { PASSES = 2 };
-enum { MOST_GROUP = 4096 };                 /* what a line of text may say */
+enum { WHOLE_CHUNK = 64 };                  /* row tiles of 8,192 tokens */
+enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
 struct FusedTable {
@@ -66,7 +68,7 @@ bool fused_table_read_line(FusedTable *table, const char *line, bool restored)
     while (t < TILE_COUNT && strcmp(tile, fused_tile_name((FusedTile)t))) t++;
     c.fused = !strcmp(runs, "fused");
     if (id == OP_COUNT || t == TILE_COUNT || !fused_tile_fits((OpId)id, (FusedTile)t) || cluster < 1 ||
-        cluster > 2 || group < 1 || group > MOST_GROUP || (!c.fused && strcmp(runs, "library")) ||
+        cluster > 2 || group < 1 || group > LARGEST_GROUP || (!c.fused && strcmp(runs, "library")) ||
         line[end + strspn(line + end, "\n")] || c.shape.m < 1 || c.shape.n < 1 || c.shape.k < 1 ||
         !(c.fused_us >= 0 && c.fused_us < MOST_US && c.separate_us >= 0 && c.separate_us < MOST_US))
         return false;
@@ -121,6 +123,34 @@ static int64_t rows_of_key(int64_t rows)
     int64_t key = 1;
     while (key < rows && key < 4096) key *= 2;
     return key < rows ? rows : key;
+}
+
+/* ---- variants ------------------------------------------------------------------------------------------ */
+
+static int tile_rows(FusedTile tile) { return tile == TILE_192x128 ? 192 : tile == TILE_256x128 ? 256 : 128; }
+
+static int group_of(const CudaBackend *b, const FusedShape &s, FusedTile tile, int cluster)
+{
+    const int rows = tile_rows(tile) * cluster, cols = fused_tile_cols(tile);
+    const int tiles_m = (int)((s.m + rows - 1) / rows), tiles_n = (int)((s.n + cols - 1) / cols);
+    const double bytes_of_k = 2.0 * (double)s.k;   /* BF16 */
+    return cluster * walk_group(tiles_m, tiles_n, walk_clusters(tiles_m * tiles_n, b->multiprocessors / cluster),
+                                rows * bytes_of_k, cols * bytes_of_k, 0.25 * (double)b->cache_bytes);
+}
+
+/* The head's tiles may walk down all rows of a chunk first, too: its table, which does not fit in L2, is then
+ * read once. */
+std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const FusedShape &shape)
+{
+    std::vector<FusedVariant> all;
+    for (int cluster = 2; cluster >= 1; cluster--)
+        for (int t = 0; t < TILE_COUNT; t++)
+            if (fused_tile_fits(shape.op, (FusedTile)t))
+                all.push_back({(FusedTile)t, cluster, group_of(backend, shape, (FusedTile)t, cluster)});
+    if (shape.op == OP_HEAD || shape.op == OP_HEAD_EVAL)
+        for (size_t i = 0, count = all.size(); i < count; i++)
+            all.push_back({all[i].tile, all[i].cluster, WHOLE_CHUNK});
+    return all;
 }
 
 /* ---- measuring ----------------------------------------------------------------------------------------- */

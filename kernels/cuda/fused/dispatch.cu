@@ -77,23 +77,6 @@ static bool suits(const OpContext *ctx, Dtype dtype, std::initializer_list<Tenso
 /* One part a column tile of the narrowest kind. */
 static bool holds(RowSums sums, int64_t cols) { return sums.parts >= (cols + 127) / 128; }
 
-enum { WHOLE_CHUNK = 64 };  /* row tiles of 8,192 tokens */
-
-/* What is worth measuring; the first one runs where nothing could be measured. The head's tiles may walk down
- * all rows of a chunk first, so that the table, which does not fit in L2, is read once. */
-static std::vector<FusedVariant> variants_of(const OpContext *ctx, const FusedShape &s)
-{
-    std::vector<FusedVariant> all;
-    for (int cluster = 2; cluster >= 1; cluster--)
-        for (int tile = 0; tile < TILE_COUNT; tile++)
-            if (fused_tile_fits(s.op, (FusedTile)tile))
-                all.push_back(fused_variant(backend_of(ctx), (FusedTile)tile, cluster, s.m, s.n, s.k));
-    if (s.op == OP_HEAD || s.op == OP_HEAD_EVAL)
-        for (size_t i = 0, count = all.size(); i < count; i++)
-            all.push_back({all[i].tile, all[i].cluster, WHOLE_CHUNK});
-    return all;
-}
-
 /* For the table of choices: what the op's largest call does. Sampling makes small ones beside. */
 static void note(const OpContext *ctx, const FusedShape &shape, bool library_ran)
 {
@@ -129,7 +112,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
         try_fused = [&](const FusedCall &call) { fused(call, elsewhere); };
         try_library = [&] { library(elsewhere); };
     }
-    FusedChoice choice = fused_choose(ctx, shape, variants_of(ctx, shape), try_fused, try_library);
+    FusedChoice choice = fused_choose(ctx, shape, fused_variants(backend_of(ctx), shape), try_fused, try_library);
     bool by_library = mode == CUDA_FUSION_AUTO && !choice.fused;
     note(ctx, shape, by_library);
     if (by_library) return library(out);

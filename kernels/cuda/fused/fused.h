@@ -2,7 +2,6 @@
  * in kernels/ops.h, for BF16 operands; fused/dispatch.cu decides which implementation runs. */
 #pragma once
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/fused/walk.h"
 
 /* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
 enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_COUNT };
@@ -25,22 +24,6 @@ static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE
 static inline int fused_tile_cols(FusedTile tile)
 {
     return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
-}
-
-static inline int fused_tile_rows(FusedTile tile)
-{
-    return tile == TILE_192x128 ? 192 : tile == TILE_256x128 ? 256 : 128;
-}
-
-/* How [m, n] over k of BF16 operands is walked in such tiles. */
-static inline FusedVariant fused_variant(const CudaBackend *b, FusedTile tile, int cluster, int64_t m, int64_t n,
-                                         int64_t k)
-{
-    const int rows = fused_tile_rows(tile) * cluster, cols = fused_tile_cols(tile);
-    const int tiles_m = (int)((m + rows - 1) / rows), tiles_n = (int)((n + cols - 1) / cols);
-    const int group = walk_group(tiles_m, tiles_n, walk_clusters(tiles_m * tiles_n, b->multiprocessors / cluster),
-                                 2.0 * (double)(rows * k), 2.0 * (double)(cols * k), 0.25 * (double)b->cache_bytes);
-    return FusedVariant{tile, cluster, group * cluster};
 }
 
 /* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to

@@ -12,8 +12,9 @@
 
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
-    USUAL_GROUP = 8,    /* rows of tiles in a group, where other numbers gain nothing */
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
+    USUAL_GROUP = 8,    /* rows of tiles in a group, where other numbers gain nothing */
+    MOST_GROUP = 32,
 };
 
 /* Of `clusters`, c takes steps c, c + clusters, ... Steps are whole tiles first. Where the last round has tiles
@@ -81,14 +82,13 @@ static inline double walk_bytes(int tiles_m, int tiles_n, int clusters, int grou
     return bytes;
 }
 
-/* Rows of tiles a group for the fewest bytes. Memory takes a tenth of the power, and power is what limits large
- * products, so this counts even where bandwidth is to spare. */
+/* Rows of tiles a group for the fewest bytes. That counts even where bandwidth is to spare: reading memory takes
+ * power, and power is what limits large products. */
 static inline int walk_group(int tiles_m, int tiles_n, int clusters, double row_bytes, double col_bytes, double cache)
 {
-    enum { MOST = 32 };
     int best = USUAL_GROUP;
     double least = 0.99 * walk_bytes(tiles_m, tiles_n, clusters, best, row_bytes, col_bytes, cache);
-    for (int group = 1; group <= MOST && group <= tiles_m; group++) {
+    for (int group = 1; group <= MOST_GROUP && group <= tiles_m; group++) {
         const double bytes = walk_bytes(tiles_m, tiles_n, clusters, group, row_bytes, col_bytes, cache);
         if (bytes < least) best = group, least = bytes;
     }
