@@ -1,6 +1,8 @@
 /* Every fused op at odd and real sizes, in every tile and cluster: against double precision, where its error
  * may be 1.1 times the unfused op's, against the unfused op itself, and with poison around the outputs.
- * Weight gradients too small for dispatch only show that tails are right: their FP32 error may be 1e-5. */
+ * Weight gradients too small for dispatch only show that tails are right: their FP32 error may be 1e-5.
+ *
+ *   test_fused [odd|tiny]      odd sizes only, or the smallest of them only: for compute-sanitizer */
 #include "kernels/cuda/fused/autotune.h"
 #include "tests/gpu/fused_cases.cuh"
 
@@ -172,10 +174,16 @@ static int check_lines()
 /* test_fused [odd]: odd sizes only, for a sanitizer. */
 int main(int argc, char **argv)
 {
+    const bool tiny = argc == 2 && !strcmp(argv[1], "tiny"), odd = argc == 2 && !strcmp(argv[1], "odd");
+    if (argc > 1 && !tiny && !odd) {
+        fprintf(stderr, "usage: test_fused [odd|tiny]\n");
+        return 2;
+    }
     open_backend();
-    const std::vector<Sizes> odd(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
-    std::vector<Sizes> sizes = odd;
-    if (argc < 2 || strcmp(argv[1], "odd")) sizes.push_back(real_sizes[0]);
+    std::vector<Sizes> sizes(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
+    if (tiny) sizes.resize(1);
+    const size_t odd_count = sizes.size();
+    if (argc == 1) sizes.push_back(real_sizes[0]);
     int failed = check_lines();
     auto check = [&](const Sizes &s, const Case &c) {
         failed += check_case(s, c);
@@ -186,7 +194,7 @@ int main(int argc, char **argv)
         check(s, norm_dx_case(s, OP_QKV_DX, s.qkv(), true));
     }
     /* the first size is too small to compare errors of single roundings */
-    for (size_t i = 1; i < odd.size(); i++)
-        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f}) check(odd[i], head_dw_case(odd[i], lift));
+    for (size_t i = 1; i < odd_count; i++)
+        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f}) check(sizes[i], head_dw_case(sizes[i], lift));
     return failed != 0;
 }

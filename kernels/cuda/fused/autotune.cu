@@ -1,16 +1,15 @@
 /* Choices as text, the table and file that keep them, and measuring. */
 #include "kernels/cuda/fused/autotune.h"
 #include "kernels/cuda/fused/walk.h"
+#include "kernels/cuda/time_alone.h"
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
-enum { FUSED_TABLE_VERSION = 5 };           /* raise it where kernels change so that old times mean nothing */
+enum { FUSED_TABLE_VERSION = 6 };           /* raise it where kernels change so that old times mean nothing */
 
-static const float SETTLE_MS = 60, MEASURE_MS = 60; /* all shapes of a model in less than a minute */
-enum { PASSES = 2 };
 enum { WHOLE_CHUNK = 64 };                  /* row tiles of 8,192 tokens */
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
@@ -153,41 +152,7 @@ std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const Fused
     return all;
 }
 
-/* ---- measuring ----------------------------------------------------------------------------------------- */
-
-/* Milliseconds of so many runs one behind the other. */
-static float time_runs(const char *op, cudaStream_t stream, const cudaEvent_t (&events)[2], int warm, int count,
-                       const std::function<void()> &run)
-{
-    for (int i = 0; i < warm; i++) run();
-    CUDA_CHECK(op, cudaEventRecord(events[0], stream));
-    for (int i = 0; i < count; i++) run();
-    CUDA_CHECK(op, cudaEventRecord(events[1], stream));
-    CUDA_CHECK(op, cudaEventSynchronize(events[1]));
-    float ms;
-    CUDA_CHECK(op, cudaEventElapsedTime(&ms, events[0], events[1]));
-    return ms;
-}
-
-/* Microseconds of each run, as it takes when nothing else runs: the card settles at the clock that its power
- * limit leaves for this kernel. Taken in turns with others, all would run at one clock, and what a kernel
- * needs of power, which is what a training step pays for, would not show. The second time in reverse order. */
-static std::vector<double> measure(const OpContext *ctx, const char *op,
-                                   const std::vector<std::function<void()>> &runs)
-{
-    cudaEvent_t events[2];
-    for (cudaEvent_t &event : events) CUDA_CHECK(op, cudaEventCreate(&event));
-    std::vector<double> us(runs.size(), 0);
-    for (int pass = 0; pass < PASSES; pass++)
-        for (size_t i = 0; i < runs.size(); i++) {
-            const size_t r = pass % 2 ? runs.size() - 1 - i : i;
-            const float once = time_runs(op, stream_of(ctx), events, 1, 1, runs[r]);
-            const int warm = (int)(SETTLE_MS / once) + 1, count = (int)(MEASURE_MS / once) + 1;
-            us[r] += time_runs(op, stream_of(ctx), events, warm, count, runs[r]) * 1e3 / count / PASSES;
-        }
-    for (cudaEvent_t &event : events) CUDA_CHECK(op, cudaEventDestroy(event));
-    return us;
-}
+/* ---- choosing ------------------------------------------------------------------------------------------ */
 
 /* A choice for the same op at another number of rows, as the last chunk of the head has. */
 static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape)
@@ -223,7 +188,7 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
         say_measuring(backend_of(ctx));
         std::vector<std::function<void()>> runs = {library};
         for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, shape.op, v}); });
-        std::vector<double> us = measure(ctx, op_name(shape.op), runs);
+        std::vector<double> us = time_alone(ctx, op_name(shape.op), runs);
         size_t best = (size_t)(std::min_element(us.begin() + 1, us.end()) - us.begin());
         choice.variant = variants[best - 1];
         choice.fused_us = us[best], choice.separate_us = us[0];

@@ -51,15 +51,13 @@ template <bool ACCUMULATE> struct Dw : Epilogue {
     /* The block that is last to finish adds all parts, in one fixed order. */
     static __device__ void finish(const Params &p)
     {
-        __shared__ bool last;
         __shared__ double warps[8];
         const int thread = threadIdx.x - 128;
         if (!p.partial) return;
         __threadfence();
         named_barrier_sync(BARRIER_FINISH, 256);
-        if (thread == 0) last = atomicInc(p.finished, gridDim.x - 1) == gridDim.x - 1;
-        named_barrier_sync(BARRIER_FINISH, 256);
-        if (!last) return;
+        const bool last = thread == 0 && atomicInc(p.finished, gridDim.x - 1) == gridDim.x - 1;
+        if (!named_barrier_any(BARRIER_FINISH, 256, last)) return;
         __threadfence();
         double total = 0;
         for (int64_t i = thread; i < p.partials; i += 256) total += __ldcg(p.partial + i);

@@ -66,6 +66,22 @@ PTX void named_barrier_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* Whether any of the threads that meet says so. */
+PTX bool named_barrier_any(int id, int threads, bool mine)
+{
+    uint32_t any;
+    asm volatile("{\n\t"
+                 ".reg .pred mine, any;\n\t"
+                 "setp.ne.u32 mine, %3, 0;\n\t"
+                 "bar.red.or.pred any, %1, %2, mine;\n\t"
+                 "selp.u32 %0, 1, 0, any;\n\t"
+                 "}"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"((uint32_t)mine)
+                 : "memory");
+    return any;
+}
+
 PTX void named_barrier_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

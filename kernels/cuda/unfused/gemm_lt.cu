@@ -1,6 +1,6 @@
 /* Matrix products by cublasLt. Each shape gets descriptors once and the fastest of the algorithms that the
  * library proposes for it, measured on the operands of its first call and kept on disk. */
-#include "kernels/cuda/backend.h"
+#include "kernels/cuda/time_alone.h"
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -14,11 +14,9 @@
 
 enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
-    FINALISTS = 5,              /* of them measured on a hot card */
+    FINALISTS = 3,              /* of them measured with the card to themselves */
     FIRST_ROUNDS = 3,           /* runs of each in the first selection; the first warms up */
-    MOST_ROUNDS = 100,
 };
-static const double HOT_SECONDS = 0.25; /* the final takes this long: a power-capped card settles meanwhile */
 
 struct GemmShape {
     GemmForm form;
@@ -132,7 +130,7 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    table->file = cache_file(backend, "gemm");
+    table->file = cache_file(backend, "gemm-v2");
     read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
@@ -288,7 +286,7 @@ static float separate_ms(const char *op, size_t bytes)
     return (float)(2.0 * bytes / (0.8 * 2.0 * khz * 1e3 * bits / 8) * 1e3);
 }
 
-/* Measures into `target` and keeps what is fastest on a hot card. */
+/* Measures into `target` and keeps what is fastest. */
 static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
                            const std::vector<cublasLtMatmulAlgo_t> &algos, void *target, Tensor a, Tensor b,
                            Tensor c, size_t bytes)
@@ -304,10 +302,14 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
     measure(ctx, op, *e, list, target, a.data, b.data, c.data, FIRST_ROUNDS);
     std::sort(list.begin(), list.end(), sooner);
     if (list.size() > FINALISTS) list.resize(FINALISTS);
-    double round_seconds = 0;
-    for (const Candidate &t : list) round_seconds += t.ms * 1e-3;
-    int rounds = (int)(HOT_SECONDS / round_seconds) + 2;
-    measure(ctx, op, *e, list, target, a.data, b.data, c.data, rounds < MOST_ROUNDS ? rounds : MOST_ROUNDS);
+    while (list.size() > 1 && list.back().ms == INFINITY) list.pop_back();     /* the library refused to run it */
+    std::vector<std::function<void()>> runs;
+    for (const Candidate &t : list)
+        runs.push_back([&, add = t.add ? c.data : nullptr] {
+            LT_CHECK(op, multiply(ctx, *e, &t.algo, target, a.data, b.data, add));
+        });
+    const std::vector<double> us = time_alone(ctx, op, runs);
+    for (size_t i = 0; i < list.size(); i++) list[i].ms = (float)(us[i] * 1e-3);
     Candidate best = *std::min_element(list.begin(), list.end(), sooner);
     e->algo = best.algo;
     e->separate = e->shape.add && !best.add;
