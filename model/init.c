@@ -15,14 +15,9 @@ static uint64_t name_key(const char *name, int64_t seed)
     return key;
 }
 
-/* out[i] = mean + std * normal(key, first + i), by Box and Muller's transform. */
 static void fill_normal(float *out, int64_t first, int64_t n, uint64_t key, double mean, double std)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t counter = (uint64_t)(first + i) * 2;
-        double radius = sqrt(-2.0 * log(random_uniform(key, counter)));
-        out[i] = (float)(mean + std * radius * cos(2.0 * M_PI * random_uniform(key, counter + 1)));
-    }
+    for (int64_t i = 0; i < n; i++) out[i] = (float)(mean + std * random_normal(key, (uint64_t)(first + i)));
 }
 
 static void init_weight(Llama *model, Weight *w, float *staging, double mean, double std, int64_t seed)

@@ -1,5 +1,7 @@
-/* Initial weights: means and deviations of every tensor against what the configuration asks for. */
+/* Initial weights: means and deviations of every tensor against what the configuration asks for, and the numbers
+ * they are drawn from against the C library's functions. */
 #include "model/llama.h"
+#include "model/random.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,6 +49,21 @@ static void check_normal(const char *name, const float *x, int64_t n, double mea
         fail_msg("%s: mean %g, deviation %g instead of %g, %g", name, sum / n + mean, sqrt(squares / n), mean, std);
 }
 
+/* Uniform numbers, and those next to what the range of each function ends with or turns at. */
+static void logarithm_and_cosine_are_those_of_the_library(void **state)
+{
+    (void)state;
+    const double edges[] = {0x1p-54, 0x1p-53, 0.125, 0.25, 0.5, M_SQRT1_2, 0.75, 0.875, 1 - 0x1p-53};
+    for (uint64_t i = 0; i < 100000; i++) {
+        const double u = i < sizeof edges / sizeof *edges ? edges[i] : random_uniform(3, i);
+        const double ln = log(u), cosine = cos(2 * M_PI * u);
+        if (fabs(random_log(u) - ln) > 2e-15 * fabs(ln) || fabs(random_cos(u) - cosine) > 2e-15)
+            fail_msg("at %a: log %a instead of %a, cos %a instead of %a", u, random_log(u), ln, random_cos(u), cosine);
+    }
+    const double radius = sqrt(-2 * log(random_uniform(3, 14))), turn = random_uniform(3, 15);
+    assert_true(fabs(random_normal(3, 7) - radius * cos(2 * M_PI * turn)) < 1e-14);
+}
+
 static void deviations_are_as_configured(void **state)
 {
     (void)state;
@@ -86,6 +103,7 @@ static void seeds_and_tensors_differ(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logarithm_and_cosine_are_those_of_the_library),
         cmocka_unit_test(deviations_are_as_configured), cmocka_unit_test(no_deviation_gives_zeros),
         cmocka_unit_test(seeds_and_tensors_differ),
     };

@@ -58,12 +58,6 @@ static uint16_t half_of(float x)
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-static float draw(uint64_t seed, int64_t i)
-{
-    double radius = sqrt(-2 * log(random_uniform(seed, 2 * (uint64_t)i)));
-    return (float)(radius * cos(6.283185307179586 * random_uniform(seed, 2 * (uint64_t)i + 1)));
-}
-
 /* Normal numbers, drawn once on the host and repeated. */
 static Tensor normal(Layer *l, int64_t rows, int64_t cols, float scale)
 {
@@ -72,7 +66,7 @@ static Tensor normal(Layer *l, int64_t rows, int64_t cols, float scale)
     uint16_t *block = malloc(BLOCK * sizeof *block);
     Tensor t = tensor(take((size_t)(rows * cols) * 2), rows, cols, DTYPE_BF16);
     seed++;
-    for (int64_t i = 0; i < BLOCK; i++) block[i] = half_of(scale * draw(seed, i));
+    for (int64_t i = 0; i < BLOCK; i++) block[i] = half_of(scale * (float)random_normal(seed, (uint64_t)i));
     for (int64_t done = 0; done < rows * cols; done += BLOCK) {
         int64_t n = rows * cols - done < BLOCK ? rows * cols - done : BLOCK;
         cuda_device.upload(l->ctx.stream, (uint16_t *)t.data + done, block, (size_t)n * 2);
