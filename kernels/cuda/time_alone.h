@@ -6,6 +6,6 @@
 
 /* Microseconds of each run, as it takes when nothing else runs: the card settles at the clock that its power
  * limit leaves for this kernel. Taken in turns with others, all would run at one clock, and what a kernel
- * needs of power, which is what a training step pays for, would not show. Twice each, the second time in reverse
- * order, which takes a quarter of a second a run at most. */
+ * needs of power, which is what a training step pays for, would not show. What is near the best runs twice, the
+ * second time in reverse order. Takes up to a quarter of a second a run. */
 std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<std::function<void()>> &runs);
