@@ -19,13 +19,6 @@ static void open_cpu(Backend *backend)
 #ifdef WITH_CUDA
 static CudaOptions cuda_options(const Config *config, const char *cache_dir)
 {
-    static const CudaFusion modes[] = {
-        [FUSION_AUTO] = CUDA_FUSION_AUTO, [FUSION_ON] = CUDA_FUSION_ON, [FUSION_OFF] = CUDA_FUSION_OFF};
-    static const CudaFusionKey keys[FUSE_COUNT] = {
-        [FUSE_QKV] = CUDA_FUSE_QKV, [FUSE_OUT] = CUDA_FUSE_OUT, [FUSE_GATE_UP] = CUDA_FUSE_GATE_UP,
-        [FUSE_DOWN] = CUDA_FUSE_DOWN, [FUSE_HEAD] = CUDA_FUSE_HEAD, [FUSE_HEAD_DX] = CUDA_FUSE_HEAD_DX,
-        [FUSE_DOWN_DX] = CUDA_FUSE_DOWN_DX, [FUSE_GATE_UP_DX] = CUDA_FUSE_GATE_UP_DX,
-        [FUSE_QKV_DX] = CUDA_FUSE_QKV_DX, [FUSE_DW] = CUDA_FUSE_DW};
     CudaOptions options = {
         .attention = config->train.attention == ATTENTION_CUDNN ? CUDA_ATTENTION_CUDNN
                                                                 : CUDA_ATTENTION_REFERENCE,
@@ -33,7 +26,7 @@ static CudaOptions cuda_options(const Config *config, const char *cache_dir)
         .cache_dir = cache_dir,
         .workspace_limit = (size_t)config->train.workspace_mib << 20,
     };
-    for (int key = 0; key < FUSE_COUNT; key++) options.fusion[keys[key]] = modes[config->fusion.mode[key]];
+    for (int key = 0; key < FUSE_COUNT; key++) options.fusion[key] = (FusionMode)config->fusion.mode[key];
     return options;
 }
 

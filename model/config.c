@@ -11,7 +11,7 @@ const ConfigKey config_keys[CONFIG_KEYS] = {
 #define CONFIG_KEY(field, kind, fallback, allowed, resume, help) \
     {#field, KEY_##kind, offsetof(Config, field), fallback, allowed, RESUME_##resume, help},
 #define CONFIG_FUSION(name, index, help) \
-    {"fusion." #name, KEY_WORD, offsetof(Config, fusion.mode[index]), "auto", "auto|on|off", RESUME_FREE, \
+    {"fusion." #name, KEY_WORD, offsetof(Config, fusion.mode[index]), "auto", "off|on|auto", RESUME_FREE, \
      help},
 #include "model/config_keys.def"
 };
@@ -215,7 +215,7 @@ void config_set_group(ConfigLoad *load, int group, const char *word, Origin orig
     }
     char where[CONFIG_WHERE];
     config_origin_text(origin, where);
-    errors_add(errors, "%s: %s: expected one of auto, on, off, found \"%.64s\"", where,
+    errors_add(errors, "%s: %s: expected one of off, on, auto, found \"%.64s\"", where,
                config_groups[group].path, word);
 }
 

@@ -1,6 +1,7 @@
 /* The effective configuration of a run, and the one key table behind it (config_keys.def): it drives JSON
  * parsing, --section.key=value overrides, --help, --print-config, validation and the README's reference. */
 #pragma once
+#include "kernels/fusion.h"
 #include "model/errors.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,15 +18,8 @@ typedef enum DecayShape { DECAY_LINEAR, DECAY_SQRT } DecayShape;    /* of WSD's 
 typedef enum RopeScaling { ROPE_NONE, ROPE_LLAMA3 } RopeScaling;
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_SWIGLU } Recompute;
 typedef enum AttentionKind { ATTENTION_CUDNN, ATTENTION_REFERENCE } AttentionKind;
-typedef enum FusionMode { FUSION_AUTO, FUSION_ON, FUSION_OFF } FusionMode;
 typedef enum RowsKind { ROWS_STREAM, ROWS_DOCUMENTS } RowsKind;   /* see data/loader.h */
 typedef enum DataDtype { DATA_AUTO, DATA_U16, DATA_U32 } DataDtype;     /* auto: from the header */
-
-/* The GEMMs whose fusion can be switched, in the order of the training step. */
-typedef enum FusionKey {
-    FUSE_QKV, FUSE_OUT, FUSE_GATE_UP, FUSE_DOWN, FUSE_HEAD, FUSE_HEAD_DX, FUSE_DOWN_DX, FUSE_GATE_UP_DX,
-    FUSE_QKV_DX, FUSE_DW, FUSE_COUNT
-} FusionKey;
 
 #define CONFIG_STRING 512   /* longest string value, with its end */
 

@@ -104,7 +104,7 @@ void config_print_help(FILE *out)
             if (in_section(config_keys[key].path, section)) print_key_help(out, key);
         for (int g = 0; g < CONFIG_GROUPS; g++)
             if (in_section(config_groups[g].path, section))
-                fprintf(out, "  %s   (auto | on | off)\n      sets %s\n", config_groups[g].path,
+                fprintf(out, "  %s   (off | on | auto)\n      sets %s\n", config_groups[g].path,
                         config_groups[g].help);
     }
 }
@@ -141,7 +141,7 @@ void config_print_markdown(FILE *out)
             if (in_section(config_keys[key].path, section)) print_key_markdown(out, key);
         for (int g = 0; g < CONFIG_GROUPS; g++)
             if (in_section(config_groups[g].path, section))
-                fprintf(out, "| `%s` | auto \\| on \\| off | | sets %s |\n", config_groups[g].path,
+                fprintf(out, "| `%s` | off \\| on \\| auto | | sets %s |\n", config_groups[g].path,
                         config_groups[g].help);
     }
 }

@@ -4,11 +4,12 @@
     make build/cuda/tests/gpu/bench_fused
     python3 scripts/bench_fused.py [--program PATH] [--op OP] [--runs N] [1b 8b 70b]
 
-ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the distance between
-the lowest and the highest. A difference inside that spread is called equal. free: the ratio if the epilogue cost
-nothing, the unfused op over its product alone. over product: time of the fused op over that of the product alone
-as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own kernels (v0.1) on an H200 that is
-as hot.
+variant: the one that auto chooses; auto: what it then runs, by the times with the card to itself that the first
+process measures. ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the
+distance between the lowest and the highest. A difference inside that spread is called equal. free: the ratio if the
+epilogue cost nothing, the unfused op over its product alone. over product: time of the fused op over that of the
+product alone as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own kernels (v0.1) on an H200
+that is as hot, and whether ours is ahead of it.
 """
 import argparse
 import os
@@ -16,10 +17,11 @@ import re
 import statistics
 import subprocess
 import sys
-from collections import Counter
+import tempfile
 
 LINE = re.compile(r"^(\S+) +(\S.*?) +(\d+x\d+ c\d g\d+) +fused +([\d.]+) ms +(\d+) TFLOP/s +unfused +([\d.]+) ms +"
-                  r"unfused/fused ([\d.]+) +free epilogue ([\d.]+) +fused/product ([\d.]+)$")
+                  r"unfused/fused ([\d.]+) +free epilogue ([\d.]+) +fused/product ([\d.]+) +"
+                  r"auto runs (\w+)$")
 WIDTHS = ["1b", "8b", "70b"]
 CODA = {"out": (1.01, 0.94, 0.93), "down": (0.96, 0.94, 0.94), "gate_up": (0.90, 0.93, 0.98), "qkv": (0.91, 0.96, 0.98),
         "down_dx, y again": (1.01, 1.01, 0.96), "gate_up_dx": (0.98, 0.96, 0.96), "qkv_dx": (0.99, 0.95, 0.91),
@@ -30,6 +32,54 @@ def coda(op, width):
     values = CODA.get(op, ())
     at = WIDTHS.index(width)
     return values[at] if at < len(values) else None
+
+
+def measure(options, width, cache):
+    """Lines of each op, one a process."""
+    ops = {}
+    for _ in range(options.runs):
+        command = [options.program, f"--cache={cache}", width] + ([options.op] if options.op else [])
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} failed:\n{done.stderr or done.stdout}")
+        for line in done.stdout.splitlines():
+            found = LINE.match(line)
+            if found:
+                ops.setdefault(found[2], []).append(found)
+    return ops
+
+
+def compared(ratios):
+    """Their median, the spread, and whether we are ahead."""
+    ratio, spread = statistics.median(ratios), max(ratios) - min(ratios)
+    return ratio, spread, "equal" if abs(ratio - 1) <= spread else "ahead" if ratio > 1 else "behind"
+
+
+def print_op(width, op, runs):
+    def middle(group):
+        return statistics.median(float(run[group]) for run in runs)
+
+    ratio, spread, word = compared([float(run[7]) for run in runs])
+    theirs = coda(op, width)
+    against = "" if theirs is None else "ahead" if middle(9) < theirs else "behind"
+    print(f"| {width} | {op} | {runs[0][3]} | {middle(4):.3f} | {middle(5):.0f} | {middle(6):.3f} | {ratio:.3f} | "
+          f"{spread:.3f} | {word} | {runs[0][10]} | {middle(8):.3f} | {middle(9):.3f} | {theirs or ''} | {against} |",
+          flush=True)
+
+
+def print_head(width, ops):
+    """The head's three ops of a training step together, as auto runs them."""
+    parts = [ops[op] for op in ("head", "head_dx", "head_dw") if op in ops]
+    if len(parts) < 3:
+        return
+    ratios = []
+    for runs in zip(*parts):
+        unfused = sum(float(run[6]) for run in runs)
+        ours = sum(float(run[4] if run[10] == "fused" else run[6]) for run in runs)
+        ratios.append(unfused / ours)
+    ratio, spread, word = compared(ratios)
+    print(f"| {width} | head, forward and backward, as auto runs it | | | | | {ratio:.3f} | {spread:.3f} | {word} | | | | | |",
+          flush=True)
 
 
 def main():
@@ -45,30 +95,14 @@ def main():
     if not os.access(options.program, os.X_OK):
         sys.exit(f"{options.program} is not there: make {options.program}, or name it with --program")
 
-    print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | spread | | free | over product | CODA |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    for width in options.widths:
-        ops = {}
-        for _ in range(options.runs):
-            command = [options.program, width] + ([options.op] if options.op else [])
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(f"{' '.join(command)} failed:\n{done.stderr or done.stdout}")
-            for line in done.stdout.splitlines():
-                found = LINE.match(line)
-                if found:
-                    ops.setdefault(found[2], []).append(found)
-        for op, runs in ops.items():
-            def middle(group):
-                return statistics.median(float(run[group]) for run in runs)
-
-            ratios = [float(run[7]) for run in runs]
-            ratio, spread = statistics.median(ratios), max(ratios) - min(ratios)
-            word = "equal" if abs(ratio - 1) <= spread else "ahead" if ratio > 1 else "behind"
-            variant = Counter(run[3] for run in runs).most_common(1)[0][0]
-            theirs = coda(op, width)
-            print(f"| {width} | {op} | {variant} | {middle(4):.3f} | {middle(5):.0f} | {middle(6):.3f} | {ratio:.3f} | "
-                  f"{spread:.3f} | {word} | {middle(8):.3f} | {middle(9):.3f} | {theirs or ''} |", flush=True)
+    print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | spread | | auto | free | over product | CODA | |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as cache:
+        for width in options.widths:
+            ops = measure(options, width, cache)
+            for op, runs in ops.items():
+                print_op(width, op, runs)
+            print_head(width, ops)
 
 
 if __name__ == "__main__":

@@ -122,11 +122,11 @@ static void fusion_takes_words_and_groups(void **state)
     expect_file("{\"fusion\": true}", "error: c.json:1: \"fusion\" must be an object in braces, or one of "
                                       "\"all\", \"none\", \"auto\", found true\n");
     expect_file("{\"fusion\": {\"qkv\": true}}",
-                "error: c.json:1: fusion.qkv: expected one of auto, on, off, found true\n");
+                "error: c.json:1: fusion.qkv: expected one of off, on, auto, found true\n");
     expect_file("{\"fusion\": {\"rope\": \"all\"}}",
-                "error: c.json:1: fusion.rope: expected one of auto, on, off, found \"all\"\n");
+                "error: c.json:1: fusion.rope: expected one of off, on, auto, found \"all\"\n");
     expect_file("{\"fusion\": {\"rope\": 1}}",
-                "error: c.json:1: fusion.rope: expected one of auto, on, off, found \"1\"\n");
+                "error: c.json:1: fusion.rope: expected one of off, on, auto, found \"1\"\n");
 
     /* a single key wins over its group, wherever it stands */
     static const char json[] =
@@ -293,8 +293,8 @@ static void arguments_are_checked(void **state)
         "checkpoint, fusion, profile\n");
     expect_arguments("--fusion=on", "--fusion.swiglu=1", "--fusion.dw=none",
                      "error: command line: fusion: expected one of all, none, auto, found \"on\"\n"
-                     "error: command line: fusion.swiglu: expected one of auto, on, off, found \"1\"\n"
-                     "error: command line: fusion.dw: expected one of auto, on, off, found \"none\"\n");
+                     "error: command line: fusion.swiglu: expected one of off, on, auto, found \"1\"\n"
+                     "error: command line: fusion.dw: expected one of off, on, auto, found \"none\"\n");
 }
 
 /* A long name or value is cut in the message, nothing else. */

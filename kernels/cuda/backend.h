@@ -77,8 +77,9 @@ static inline size_t op_scratch_bytes(const OpContext *ctx)
 
 /* ---- files of measured choices (cache.cu) ------------------------------------------------------- */
 
-/* DIR/kind-GPU-cublaslt-VERSION.txt; makes the folder. Empty where none is wanted or can be made. */
-std::string cache_file(const CudaBackend *backend, const char *kind);
+/* DIR/kind-GPU-cublaslt-VERSION.txt; makes the folder. Empty where none is wanted. Where it cannot be made, says so
+ * and clears options.cache_dir, so that none is wanted any more. */
+std::string cache_file(CudaBackend *backend, const char *kind);
 
 /* What it holds; empty where there is none. */
 std::string cache_read(const std::string &file);
@@ -103,7 +104,7 @@ typedef enum GemmForm {
 } GemmForm;
 
 /* d (+ c): a and b bf16, d bf16 or f32, accumulated in f32. c has d's shape, stride and dtype, and may be d;
- * c.data NULL: nothing is added. The first call of a shape outside a capture measures and so waits. */
+ * c.data NULL: nothing is added. The first call of a shape measures and so waits, unless it is being recorded. */
 void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c);
 
 /* The same for a kernel behind it that can add c itself, where measuring found that faster: then `added` is

@@ -14,10 +14,16 @@ static bool make_folder(const std::string &path)
     return true;
 }
 
-std::string cache_file(const CudaBackend *backend, const char *kind)
+std::string cache_file(CudaBackend *backend, const char *kind)
 {
     const char *folder = backend->options.cache_dir;
-    if (!folder || !make_folder(folder)) return "";
+    if (!folder) return "";
+    if (!make_folder(folder)) {
+        fprintf(stderr, "note: %s cannot be made (%s): each start measures again which kernels are fastest\n", folder,
+                strerror(errno));
+        backend->options.cache_dir = nullptr;
+        return "";
+    }
     std::string gpu = backend->gpu;
     for (char &c : gpu)
         if (!isalnum((unsigned char)c)) c = '-';

@@ -1,25 +1,15 @@
 /* The CUDA backend as the host sees it: device, ops, and the state that stands behind OpContext.backend. */
 #pragma once
 #include "kernels/device.h"
+#include "kernels/fusion.h"
 #include "kernels/ops.h"
 #include "model/errors.h"
 
 typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } CudaAttention;
 
-/* How an op with a fused form runs: by cublasLt and a separate kernel, fused (on Hopper, where the sizes
- * allow it), or as is faster at its shape, measured at the first start. */
-typedef enum CudaFusion { CUDA_FUSION_OFF, CUDA_FUSION_ON, CUDA_FUSION_AUTO } CudaFusion;
-
-/* The GEMMs that have one. DW stands for the weight gradients, the head's included, and out_dx: products
- * without an epilogue. */
-typedef enum CudaFusionKey {
-    CUDA_FUSE_QKV, CUDA_FUSE_OUT, CUDA_FUSE_GATE_UP, CUDA_FUSE_DOWN, CUDA_FUSE_HEAD, CUDA_FUSE_HEAD_DX,
-    CUDA_FUSE_DOWN_DX, CUDA_FUSE_GATE_UP_DX, CUDA_FUSE_QKV_DX, CUDA_FUSE_DW, CUDA_FUSE_COUNT
-} CudaFusionKey;
-
 typedef struct CudaOptions {
     CudaAttention attention;
-    CudaFusion    fusion[CUDA_FUSE_COUNT];
+    FusionMode    fusion[FUSE_COUNT];   /* by FusionKey */
     bool          deterministic;        /* attention backward sums in one fixed order */
     const char   *cache_dir;            /* measured choices are kept here; NULL = measure at each start */
     size_t        workspace_limit;      /* bytes that library workspaces may take in all */

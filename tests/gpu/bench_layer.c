@@ -24,8 +24,8 @@ static const Width widths[] = {
     {"70b", 8192, 8192, 28672, 64, 8, 128},
 };
 
-static const char *const modes[] = {[CUDA_FUSION_OFF] = "off", [CUDA_FUSION_ON] = "on",
-                                    [CUDA_FUSION_AUTO] = "auto"};
+static const char *const modes[] = {[FUSION_OFF] = "off", [FUSION_ON] = "on",
+                                    [FUSION_AUTO] = "auto"};
 enum { MODES = sizeof modes / sizeof *modes };
 
 enum { WIDTHS = sizeof widths / sizeof *widths };
@@ -113,7 +113,7 @@ static void *open_backend(int mode, const char *cache)
 {
     Errors errors = {0};
     CudaOptions options = {.workspace_limit = (size_t)1 << 30, .cache_dir = cache};
-    for (int key = 0; key < CUDA_FUSE_COUNT; key++) options.fusion[key] = mode;
+    for (int key = 0; key < FUSE_COUNT; key++) options.fusion[key] = mode;
     void *backend = cuda_backend_open(&options, &errors);
     if (backend) return backend;
     errors_print(&errors, stderr);
@@ -194,7 +194,7 @@ static void bench_mode(Layer l, const Width *w, int seq, int mode, const char *c
 
 static void bench(const Width *w, int seq, const int *chosen, int count, const char *cache)
 {
-    void *backend = open_backend(CUDA_FUSION_OFF, NULL);    /* its stream fills the tensors */
+    void *backend = open_backend(FUSION_OFF, NULL);    /* its stream fills the tensors */
     Layer l = {.ctx = {.backend = backend, .stream = cuda_backend_stream(backend), .layer = -1}};
     int64_t T = w->rows, d = w->hidden, f = w->ffn, a = (int64_t)w->heads * w->head_dim;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
@@ -251,7 +251,7 @@ static int choose_modes(const char *list, int *chosen)
 
 int main(int argc, char **argv)
 {
-    int seq = 2048, chosen[MODES] = {CUDA_FUSION_OFF, CUDA_FUSION_AUTO}, count = 2;
+    int seq = 2048, chosen[MODES] = {FUSION_OFF, FUSION_AUTO}, count = 2;
     bool wanted[WIDTHS] = {false}, named = false, good = true;
     const char *cache = NULL;
     for (int i = 1; i < argc; i++) {

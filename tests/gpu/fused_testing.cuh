@@ -48,11 +48,13 @@ static void *take(size_t bytes)
     return memory;
 }
 
-/* The backend and its scratch; exits where there is no GPU. */
-static void open_backend()
+/* The backend and its scratch, in which a weight gradient of 70B width can be measured that is added to; exits where
+ * there is no GPU. cache: folder of measured choices, or NULL. */
+static void open_backend(const char *cache = nullptr)
 {
     Errors errors = {};
     CudaOptions options = {};
+    options.cache_dir = cache;
     options.workspace_limit = (size_t)GEMM_WORKSPACE;
     ctx.backend = cuda_backend_open(&options, &errors);
     if (!ctx.backend) {
@@ -60,7 +62,7 @@ static void open_backend()
         exit(1);
     }
     ctx.stream = cuda_backend_stream(ctx.backend);
-    ctx.workspace_bytes = GEMM_WORKSPACE + (1ull << 30);
+    ctx.workspace_bytes = GEMM_WORKSPACE + (2ull << 30);
     ctx.layer = -1;
     CUDA_CHECK("bench", cudaMalloc(&ctx.workspace, ctx.workspace_bytes));
 }

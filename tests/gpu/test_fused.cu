@@ -99,6 +99,9 @@ static int check_again(const Sizes &s, const Case &c, const FusedCall &call)
     return !good;
 }
 
+/* Of a sum in FP32: below it, which of two is nearer is chance. */
+static const double SUM_ERROR = 1e-6;
+
 static int check_case(const Sizes &s, const Case &c)
 {
     std::vector<std::vector<Row>> want;
@@ -110,7 +113,7 @@ static int check_case(const Sizes &s, const Case &c)
     c.unfused();
     for (const Output &o : c.outputs) {
         std::vector<int64_t> sample;
-        for (int64_t i = 0; i < 12; i++) sample.push_back(i * (o.t.rows - 1) / 11);
+        for (int64_t i = 0; i < (o.t.rows == 1 ? 1 : 12); i++) sample.push_back(i * (o.t.rows - 1) / 11);
         std::vector<Row> w;
         for (int64_t row : sample)
             if (o.want) w.push_back(o.want(row));
@@ -137,8 +140,8 @@ static int check_case(const Sizes &s, const Case &c)
             double against = relative_difference(o, shadow[i]),
                    error = o.want ? error_of(o, rows[i], want[i]) : 0;
             unsigned long long touched = strays(o.t);
-            double bar = c.left ? 1e-5 : 1.1 * unfused_error[i];
-            bool good = (against < 1.2e-2 || c.rough) && error <= bar && !touched;
+            double bar = c.bar ? c.bar : c.left ? 1e-5 : std::max(1.1 * unfused_error[i], SUM_ERROR);
+            bool good = (against < 1.2e-2 || c.bar) && error <= bar && !touched;
             failed += !good;
             printf("%s - %s, %s %s, %s: error %.2e, unfused %.2e, apart %.1e, strays %llu\n",
                    good ? "ok" : "not ok", s.name, c.name.c_str(), o.name, variant_name(v), error,
@@ -180,6 +183,10 @@ int main(int argc, char **argv)
         return 2;
     }
     open_backend();
+    if (!backend_of(&ctx)->sm90) {
+        printf("not checked: the fused kernels need a Hopper GPU (sm_90)\n");
+        return 0;
+    }
     std::vector<Sizes> sizes(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
     if (tiny) sizes.resize(1);
     const size_t odd_count = sizes.size();

@@ -140,14 +140,14 @@ static double projection(const float *a, const float *b, int64_t count)
     return along / size;
 }
 
-/* ---- tests, *state: a CudaFusion ----------------------------------------------------------------------- */
+/* ---- tests, *state: a FusionMode ----------------------------------------------------------------------- */
 
 /* Beside the error, the part of the gradient along the true one. Rounding is mostly at right angles to that:
  * in Hugging Face's Llama at these shapes, BF16 against FP32, the part moves by 0.44 % at most (six seeds).
  * So a wrong scale of one tensor shows where 3 % of error would hide it. */
 static void gradients_match_the_cpu(void **state)
 {
-    OpContext ctx = gpu_context(true, *(const CudaFusion *)*state);
+    OpContext ctx = gpu_context(true, *(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         ConfigLoad *load = make_config(&shapes[i]);
         Batch batch = {0};
@@ -189,7 +189,7 @@ static void losses_follow_the_cpu(void **state)
 {
     enum { STEPS = 40, NORM_STEPS = 5 };
     static const float lr[SHAPES] = {2e-3f, 1e-3f, 1e-3f}, weight_decay = 1;
-    OpContext ctx = gpu_context(false, *(const CudaFusion *)*state);
+    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         const Sizes *s = &shapes[i];
         ConfigLoad *load = make_config(s);
@@ -224,7 +224,7 @@ static void steps_have_the_same_bits(void **state)
         float *runs[3];
         int64_t count = 0;
         for (int run = 0; run < 3; run++) {     /* the last one is not recorded */
-            OpContext ctx = gpu_context(true, *(const CudaFusion *)*state);
+            OpContext ctx = gpu_context(true, *(const FusionMode *)*state);
             Llama *model = make_model(config_values(load), &ctx, run < 2);
             for (int step = 0; step < 6; step++) {
                 Batch batch = {0};
@@ -245,7 +245,7 @@ static void steps_have_the_same_bits(void **state)
 
 static void validation_and_logits_match_the_cpu(void **state)
 {
-    OpContext ctx = gpu_context(false, *(const CudaFusion *)*state);
+    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         const Sizes *s = &shapes[i];
         ConfigLoad *load = make_config(s);
@@ -347,7 +347,7 @@ static void a_layer_launches_at_most_fifteen_kernels(void **state)
         {"the last of several", false, true}, {"one between", false, false}};
     Sizes sizes = {"wide", 0, 2048, 2560, 32, 8, 64, 512, 2, 256, 0, true, false, true};
     int launches[2][MICRO_BATCHES], attention = 0;
-    OpContext ctx = gpu_context(false, *(const CudaFusion *)*state);
+    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
     if (strncmp(cuda_ops.choice(&ctx, OP_QKV), "fused", 5) ||
         strncmp(cuda_ops.choice(&ctx, OP_ATTENTION), "cuDNN", 5)) {
         gpu_context_close(&ctx);
@@ -396,7 +396,7 @@ static void fail_on(Errors *errors)
     exit(1);
 }
 
-static int trace(const char *dir, const char *batches, const char *out, float lr, CudaFusion fusion)
+static int trace(const char *dir, const char *batches, const char *out, float lr, FusionMode fusion)
 {
     Errors errors = {0};
     char path[1024];
@@ -476,8 +476,8 @@ int main(int argc, char **argv)
 {
     if (argc == 7 && !strcmp(argv[1], "trace"))
         return trace(argv[2], argv[3], argv[4], (float)atof(argv[5]),
-                     strcmp(argv[6], "on") ? CUDA_FUSION_OFF : CUDA_FUSION_ON);
-    static CudaFusion separate = CUDA_FUSION_OFF, fused = CUDA_FUSION_ON;
+                     strcmp(argv[6], "on") ? FUSION_OFF : FUSION_ON);
+    static FusionMode separate = FUSION_OFF, fused = FUSION_ON;
     const struct CMUnitTest tests[] = {
         BOTH_WAYS(gradients_match_the_cpu),
         BOTH_WAYS(losses_follow_the_cpu),

@@ -1,22 +1,25 @@
 /* Choices as text, the table and file that keep them, and measuring. */
 #include "kernels/cuda/fused/autotune.h"
 #include "kernels/cuda/fused/walk.h"
-#include "kernels/cuda/time_alone.h"
+#include "kernels/cuda/timing.h"
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
-enum { FUSED_TABLE_VERSION = 6 };           /* raise it where kernels change so that old times mean nothing */
+enum { FUSED_TABLE_VERSION = 7 };           /* raise it where kernels change so that old times mean nothing */
 
-enum { WHOLE_CHUNK = 64 };                  /* row tiles of 8,192 tokens */
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
+struct FusedEntry {
+    FusedChoice choice;
+    bool used;                              /* by this run, or by the one it resumes */
+};
+
 struct FusedTable {
-    std::vector<FusedChoice> choices;       /* the latest of an op stands last */
-    std::vector<bool> used;
+    std::vector<FusedEntry> entries;        /* the latest of an op stands last */
     std::string file;                       /* empty = none kept */
 };
 
@@ -41,14 +44,11 @@ static std::string line_of(const FusedChoice &c)
 
 static void put(FusedTable *table, const FusedChoice &c, bool used)
 {
-    for (size_t i = 0; i < table->choices.size(); i++)
-        if (same(table->choices[i].shape, c.shape)) {
-            table->choices.erase(table->choices.begin() + (long)i);
-            table->used.erase(table->used.begin() + (long)i);
-            break;
-        }
-    table->choices.push_back(c);
-    table->used.push_back(used);
+    auto &all = table->entries;
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](const FusedEntry &e) { return same(e.choice.shape, c.shape); }),
+              all.end());
+    all.push_back({c, used});
 }
 
 bool fused_table_read_line(FusedTable *table, const char *line, bool restored)
@@ -80,15 +80,15 @@ bool fused_table_read_line(FusedTable *table, const char *line, bool restored)
 std::string fused_table_text(const FusedTable *table)
 {
     std::string text;
-    for (size_t i = 0; i < table->choices.size(); i++)
-        if (table->used[i]) text += line_of(table->choices[i]) + "\n";
+    for (const FusedEntry &e : table->entries)
+        if (e.used) text += line_of(e.choice) + "\n";
     return text;
 }
 
 const FusedChoice *fused_last_choice(const FusedTable *table, OpId op)
 {
-    for (size_t i = table->choices.size(); i-- > 0;)
-        if (table->used[i] && table->choices[i].shape.op == op) return &table->choices[i];
+    for (size_t i = table->entries.size(); i-- > 0;)
+        if (table->entries[i].used && table->entries[i].choice.shape.op == op) return &table->entries[i].choice;
     return nullptr;
 }
 
@@ -107,12 +107,12 @@ FusedTable *fused_table_open(CudaBackend *backend)
 
 void fused_table_close(FusedTable *table) { delete table; }
 
-/* What is contracted over in a weight gradient is rows elsewhere. */
-static int64_t tokens_of(const FusedShape &shape)
+/* What is contracted over in a weight gradient is rows elsewhere: tokens. */
+static bool over_tokens(OpId op)
 {
-    switch (shape.op) {
-    case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW: case OP_HEAD_DW: return shape.k;
-    default: return shape.m;
+    switch (op) {
+    case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW: case OP_HEAD_DW: return true;
+    default: return false;
     }
 }
 
@@ -137,8 +137,6 @@ static int group_of(const CudaBackend *b, const FusedShape &s, FusedTile tile, i
                                 rows * bytes_of_k, cols * bytes_of_k, 0.25 * (double)b->cache_bytes);
 }
 
-/* The head's tiles may walk down all rows of a chunk first, too: its table, which does not fit in L2, is then
- * read once. */
 std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const FusedShape &shape)
 {
     std::vector<FusedVariant> all;
@@ -146,9 +144,6 @@ std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const Fused
         for (int t = 0; t < TILE_COUNT; t++)
             if (fused_tile_fits(shape.op, (FusedTile)t))
                 all.push_back({(FusedTile)t, cluster, group_of(backend, shape, (FusedTile)t, cluster)});
-    if (shape.op == OP_HEAD || shape.op == OP_HEAD_EVAL)
-        for (size_t i = 0, count = all.size(); i < count; i++)
-            all.push_back({all[i].tile, all[i].cluster, WHOLE_CHUNK});
     return all;
 }
 
@@ -157,36 +152,37 @@ std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const Fused
 /* A choice for the same op at another number of rows, as the last chunk of the head has. */
 static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape)
 {
-    for (size_t i = table->choices.size(); i-- > 0;) {
-        const FusedShape &s = table->choices[i].shape;
-        if (table->used[i] && s.op == shape.op && (s.m == shape.m) + (s.n == shape.n) + (s.k == shape.k) >= 2)
-            return &table->choices[i];
+    for (size_t i = table->entries.size(); i-- > 0;) {
+        const FusedShape &s = table->entries[i].choice.shape;
+        if (table->entries[i].used && s.op == shape.op &&
+            (s.m == shape.m) + (s.n == shape.n) + (s.k == shape.k) >= 2)
+            return &table->entries[i].choice;
     }
     return nullptr;
 }
 
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
-                         const std::vector<FusedVariant> &variants,
-                         const std::function<void(const FusedCall &)> &fused,
-                         const std::function<void()> &library)
+                         const std::function<void(const FusedCall &)> &fused, const Run &library)
 {
-    FusedTable *table = backend_of(ctx)->fused;
+    CudaBackend *backend = backend_of(ctx);
+    FusedTable *table = backend->fused;
     FusedShape shape = real;
-    shape.m = rows_of_key(real.m);
-    FusedChoice choice = {shape, false, variants[0], 0, 0};
-    for (size_t i = 0; i < table->choices.size(); i++)
-        if (same(table->choices[i].shape, shape)) {
-            choice = table->choices[i];
-            if (!table->used[i] || i + 1 < table->choices.size()) put(table, choice, true);
+    if (!over_tokens(real.op)) shape.m = rows_of_key(real.m);
+    for (size_t i = 0; i < table->entries.size(); i++)
+        if (same(table->entries[i].choice.shape, shape)) {
+            const FusedChoice choice = table->entries[i].choice;
+            if (!table->entries[i].used || i + 1 < table->entries.size()) put(table, choice, true);
             return choice;
         }
-    if (!worth_measuring(tokens_of(real), 2.0 * real.m * real.n * real.k)) return choice;
+    const std::vector<FusedVariant> variants = fused_variants(backend, real);
+    FusedChoice choice = {shape, false, variants[0], 0, 0};
+    if (!worth_measuring(over_tokens(real.op) ? real.k : real.m, 2.0 * real.m * real.n * real.k)) return choice;
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(op_name(shape.op), cudaStreamIsCapturing(stream_of(ctx), &capture));
     bool measured = capture == cudaStreamCaptureStatusNone && fused;
     if (measured) {
-        say_measuring(backend_of(ctx));
-        std::vector<std::function<void()>> runs = {library};
+        say_measuring(backend);
+        std::vector<Run> runs = {library};
         for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, shape.op, v}); });
         std::vector<double> us = time_alone(ctx, op_name(shape.op), runs);
         size_t best = (size_t)(std::min_element(us.begin() + 1, us.end()) - us.begin());

@@ -20,16 +20,14 @@ struct FusedChoice {
     double fused_us, separate_us;           /* 0 = not measured */
 };
 
-/* What is worth measuring: every tile and cluster, walked in the groups that read least. The first one runs where
- * nothing could be measured. */
+/* What is worth measuring: every tile and cluster, walked in the groups that read least. */
 std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const FusedShape &shape);
 
-/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be
- * repeated in place, into others; both empty: nothing can be measured now. Without a measurement, and without a
- * choice for nearly the same shape, .fused is false and .variant is variants[0]: auto then runs the library, on
- * that variant. */
+/* The choice for this call. `fused` and `library` run the op into its own outputs or, where it cannot be repeated in
+ * place, into others; both empty: nothing can be measured now. Without a measurement, and without a choice for
+ * nearly the same shape, .fused is false and .variant the first of fused_variants: `auto` then runs the library,
+ * `on` that variant. */
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &shape,
-                         const std::vector<FusedVariant> &variants,
                          const std::function<void(const FusedCall &)> &fused,
                          const std::function<void()> &library);
 

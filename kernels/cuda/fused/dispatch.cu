@@ -4,28 +4,28 @@
 #include <cstdio>
 #include <initializer_list>
 
-static CudaFusionKey key_of(OpId op)
+static FusionKey key_of(OpId op)
 {
     switch (op) {
-    case OP_QKV: return CUDA_FUSE_QKV;
-    case OP_OUT: return CUDA_FUSE_OUT;
-    case OP_GATE_UP: return CUDA_FUSE_GATE_UP;
-    case OP_DOWN: return CUDA_FUSE_DOWN;
-    case OP_HEAD: case OP_HEAD_EVAL: return CUDA_FUSE_HEAD;
-    case OP_HEAD_DX: return CUDA_FUSE_HEAD_DX;
-    case OP_DOWN_DX: return CUDA_FUSE_DOWN_DX;
-    case OP_GATE_UP_DX: return CUDA_FUSE_GATE_UP_DX;
-    case OP_QKV_DX: return CUDA_FUSE_QKV_DX;
+    case OP_QKV: return FUSE_QKV;
+    case OP_OUT: return FUSE_OUT;
+    case OP_GATE_UP: return FUSE_GATE_UP;
+    case OP_DOWN: return FUSE_DOWN;
+    case OP_HEAD: case OP_HEAD_EVAL: return FUSE_HEAD;
+    case OP_HEAD_DX: return FUSE_HEAD_DX;
+    case OP_DOWN_DX: return FUSE_DOWN_DX;
+    case OP_GATE_UP_DX: return FUSE_GATE_UP_DX;
+    case OP_QKV_DX: return FUSE_QKV_DX;
     case OP_OUT_DX: case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DW: case OP_QKV_DW:
-    case OP_HEAD_DW: return CUDA_FUSE_DW;
-    default: return CUDA_FUSE_COUNT;
+    case OP_HEAD_DW: return FUSE_DW;
+    default: return FUSE_COUNT;
     }
 }
 
-static CudaFusion mode_of(const OpContext *ctx, OpId op)
+static FusionMode mode_of(const OpContext *ctx, OpId op)
 {
-    CudaFusionKey key = key_of(op);
-    return key == CUDA_FUSE_COUNT ? CUDA_FUSION_OFF : backend_of(ctx)->options.fusion[key];
+    FusionKey key = key_of(op);
+    return key == FUSE_COUNT ? FUSION_OFF : backend_of(ctx)->options.fusion[key];
 }
 
 /* Plans are the same where there is no device to ask. */
@@ -33,7 +33,7 @@ static bool hopper(const CudaBackend *b) { return b->planning || b->sm90; }
 
 int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols)
 {
-    if (mode_of(ctx, op) == CUDA_FUSION_OFF || !hopper(backend_of(ctx))) return 1;
+    if (mode_of(ctx, op) == FUSION_OFF || !hopper(backend_of(ctx))) return 1;
     switch (op) {
     case OP_OUT: case OP_DOWN: case OP_HEAD: return fused_parts(cols);
     case OP_DOWN_DX: return fused_parts(cols / 2);      /* cols are those of dz, the GEMM's are those of y */
@@ -44,14 +44,14 @@ int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols)
 const char *dispatch_choice(const OpContext *ctx, OpId op)
 {
     CudaBackend *b = backend_of(ctx);
-    CudaFusion mode = mode_of(ctx, op);
-    if (mode == CUDA_FUSION_OFF || !hopper(b) || b->library_ran[op]) return nullptr;
+    FusionMode mode = mode_of(ctx, op);
+    if (mode == FUSION_OFF || !hopper(b) || b->library_ran[op]) return nullptr;
     const FusedChoice *c = fused_last_choice(b->fused, op);
     if (b->planning || !c)
-        return mode == CUDA_FUSION_ON ? "fused on Hopper, where the sizes allow it"
+        return mode == FUSION_ON ? "fused on Hopper, where the sizes allow it"
                                       : "fused on Hopper, where that measures faster";
-    if (mode == CUDA_FUSION_AUTO && !c->fused) return nullptr;
-    bool plain = key_of(op) == CUDA_FUSE_DW && op != OP_HEAD_DW;
+    if (mode == FUSION_AUTO && !c->fused) return nullptr;
+    bool plain = key_of(op) == FUSE_DW && op != OP_HEAD_DW;
     char *text = b->choices[op];
     int end = snprintf(text, sizeof b->choices[op], "fused %s, cluster %d", fused_tile_name(c->variant.tile),
                        c->variant.cluster);
@@ -93,10 +93,10 @@ template <class Fused, class Library>
 static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor out, bool in_place,
                 bool again, const Fused &fused, const Library &library)
 {
-    CudaFusion mode = mode_of(ctx, shape.op);
-    if (key_of(shape.op) == CUDA_FUSE_COUNT)
+    FusionMode mode = mode_of(ctx, shape.op);
+    if (key_of(shape.op) == FUSE_COUNT)
         cuda_fail(__FILE__, __LINE__, op_name(shape.op), "key_of", "the op has no fusion key");
-    if (mode == CUDA_FUSION_OFF) return library(out);
+    if (mode == FUSION_OFF) return library(out);
     if (!fits) {
         note(ctx, shape, true);
         return library(out);
@@ -112,8 +112,8 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
         try_fused = [&](const FusedCall &call) { fused(call, elsewhere); };
         try_library = [&] { library(elsewhere); };
     }
-    FusedChoice choice = fused_choose(ctx, shape, fused_variants(backend_of(ctx), shape), try_fused, try_library);
-    bool by_library = mode == CUDA_FUSION_AUTO && !choice.fused;
+    FusedChoice choice = fused_choose(ctx, shape, try_fused, try_library);
+    bool by_library = mode == FUSION_AUTO && !choice.fused;
     note(ctx, shape, by_library);
     if (by_library) return library(out);
     OpRange range(ctx, shape.op);

@@ -1,21 +1,19 @@
 /* Matrix products by cublasLt. Each shape gets descriptors once and the fastest of the algorithms that the
  * library proposes for it, measured on the operands of its first call and kept on disk. */
-#include "kernels/cuda/time_alone.h"
+#include "kernels/cuda/timing.h"
 #include <algorithm>
-#include <cerrno>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <sys/stat.h>
 #include <vector>
 
 enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
-    FINALISTS = 3,              /* of them measured with the card to themselves */
-    FIRST_ROUNDS = 3,           /* runs of each in the first selection; the first warms up */
+    FINALISTS = 4,              /* of them measured with the card to themselves */
+    FIRST_ROUNDS = 3,           /* runs of each in the first selection */
 };
 
 struct GemmShape {
@@ -130,7 +128,7 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    table->file = cache_file(backend, "gemm-v2");
+    table->file = cache_file(backend, "gemm-v3");
     read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
@@ -210,6 +208,7 @@ propose(const OpContext *ctx, const char *op, const GemmEntry &e, const Tensor &
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found[PROPOSALS];
     size_t workspace = GEMM_WORKSPACE;
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;    /* parts of a split K are added in f32 */
     int count = 0;
     uint32_t align_d = alignment(d.data, d.stride * dtype_bytes(d.dtype));
     uint32_t align_a = alignment(a.data, a.stride * 2), align_b = alignment(b.data, b.stride * 2);
@@ -219,6 +218,7 @@ propose(const OpContext *ctx, const char *op, const GemmEntry &e, const Tensor &
         LT_CHECK(op, cublasLtMatmulPreferenceSetAttribute(preference, what, value, size));
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_b, sizeof align_b);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_a, sizeof align_a);
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_c, sizeof align_c);
@@ -243,47 +243,18 @@ propose(const OpContext *ctx, const char *op, const GemmEntry &e, const Tensor &
 struct Candidate {
     cublasLtMatmulAlgo_t algo;
     bool add;               /* inside the GEMM */
-    float ms;
+    double us;
 };
 
-/* Median times of `rounds` runs of each candidate, in turn and without a pause. */
-static void measure(const OpContext *ctx, const char *op, const GemmEntry &e, std::vector<Candidate> &list,
-                    void *d, const void *a, const void *b, const void *c, int rounds)
-{
-    cudaStream_t stream = stream_of(ctx);
-    std::vector<cudaEvent_t> events(rounds * list.size() + 1);
-    for (cudaEvent_t &event : events) CUDA_CHECK(op, cudaEventCreate(&event));
-    CUDA_CHECK(op, cudaEventRecord(events[0], stream));
-    for (int round = 0, i = 1; round < rounds; round++)
-        for (Candidate &t : list) {
-            if (multiply(ctx, e, &t.algo, d, a, b, t.add ? c : nullptr) != CUBLAS_STATUS_SUCCESS)
-                t.ms = INFINITY;
-            CUDA_CHECK(op, cudaEventRecord(events[i++], stream));
-        }
-    CUDA_CHECK(op, cudaStreamSynchronize(stream));
-    for (size_t k = 0; k < list.size(); k++) {
-        std::vector<float> times;
-        for (int round = rounds > 1; round < rounds; round++) {
-            size_t at = round * list.size() + k;
-            float ms;
-            CUDA_CHECK(op, cudaEventElapsedTime(&ms, events[at], events[at + 1]));
-            times.push_back(ms);
-        }
-        std::sort(times.begin(), times.end());
-        if (list[k].ms != INFINITY) list[k].ms = times[times.size() / 2];
-    }
-    for (cudaEvent_t event : events) CUDA_CHECK(op, cudaEventDestroy(event));
-}
-
-/* Milliseconds that the kernel behind the GEMM spends more when it adds the matrix: it reads that too, and
+/* Microseconds that the kernel behind the GEMM spends more when it adds the matrix: it reads that too, and
  * writes its sum. 80 % of the memory's peak rate. */
-static float separate_ms(const char *op, size_t bytes)
+static double separate_us(const char *op, size_t bytes)
 {
     int device, khz, bits;
     CUDA_CHECK(op, cudaGetDevice(&device));
     CUDA_CHECK(op, cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, device));
     CUDA_CHECK(op, cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
-    return (float)(2.0 * bytes / (0.8 * 2.0 * khz * 1e3 * bits / 8) * 1e3);
+    return 2.0 * bytes / (0.8 * 2.0 * khz * 1e3 * bits / 8) * 1e6;
 }
 
 /* Measures into `target` and keeps what is fastest. */
@@ -292,28 +263,38 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
                            Tensor c, size_t bytes)
 {
     std::vector<Candidate> list;
-    float penalty = e->shape.add ? separate_ms(op, bytes) : 0;
+    std::vector<Run> runs;
+    auto multiplies = [&](size_t i) {
+        const Candidate &t = list[i];
+        return multiply(ctx, *e, &t.algo, target, a.data, b.data, t.add ? c.data : nullptr) == CUBLAS_STATUS_SUCCESS;
+    };
+    const double penalty = e->shape.add ? separate_us(op, bytes) : 0;
+    auto total = [&](const Candidate &t) { return t.us + (e->shape.add && !t.add ? penalty : 0); };
+    auto sooner = [&](const Candidate &x, const Candidate &y) { return total(x) < total(y); };
+    auto time = [&](auto how) {
+        runs.clear();
+        for (size_t i = 0; i < list.size(); i++) runs.push_back([&, i] { multiplies(i); });
+        const std::vector<double> us = how();
+        for (size_t i = 0; i < list.size(); i++) list[i].us = us[i];
+        std::sort(list.begin(), list.end(), sooner);
+    };
+
     for (const cublasLtMatmulAlgo_t &algo : algos) {
         list.push_back({algo, c.data != nullptr, 0});
+        if (!multiplies(list.size() - 1)) list.pop_back();
         if (e->shape.add) list.push_back({algo, false, 0});
+        if (e->shape.add && !multiplies(list.size() - 1)) list.pop_back();
     }
-    auto total = [&](const Candidate &t) { return t.ms + (e->shape.add && !t.add ? penalty : 0); };
-    auto sooner = [&](const Candidate &x, const Candidate &y) { return total(x) < total(y); };
-    measure(ctx, op, *e, list, target, a.data, b.data, c.data, FIRST_ROUNDS);
-    std::sort(list.begin(), list.end(), sooner);
-    if (list.size() > FINALISTS) list.resize(FINALISTS);
-    while (list.size() > 1 && list.back().ms == INFINITY) list.pop_back();     /* the library refused to run it */
-    std::vector<std::function<void()>> runs;
-    for (const Candidate &t : list)
-        runs.push_back([&, add = t.add ? c.data : nullptr] {
-            LT_CHECK(op, multiply(ctx, *e, &t.algo, target, a.data, b.data, add));
-        });
-    const std::vector<double> us = time_alone(ctx, op, runs);
-    for (size_t i = 0; i < list.size(); i++) list[i].ms = (float)(us[i] * 1e-3);
-    Candidate best = *std::min_element(list.begin(), list.end(), sooner);
-    e->algo = best.algo;
-    e->separate = e->shape.add && !best.add;
-    e->microseconds = best.ms * 1e3;
+    if (list.empty()) cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmul", "the library runs none of its own proposals");
+    time([&] { return time_in_turn(ctx, op, runs, FIRST_ROUNDS); });
+    int kept[2] = {};   /* half of them of either kind, where there are two */
+    list.erase(std::remove_if(list.begin(), list.end(),
+                              [&](const Candidate &t) { return kept[t.add]++ >= FINALISTS / (e->shape.add ? 2 : 1); }),
+               list.end());
+    time([&] { return time_alone(ctx, op, runs); });
+    e->algo = list[0].algo;
+    e->separate = e->shape.add && !list[0].add;
+    e->microseconds = list[0].us;
 }
 
 /* Measuring must not change what the op adds to: a sum in place is measured into the op's scratch. */
@@ -336,36 +317,7 @@ static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d,
     cache_append(&backend_of(ctx)->gemms->file, entry_line(*e));
 }
 
-static GemmEntry *
-entry_for(const OpContext *ctx, const char *op, const GemmShape &s, Tensor d, Tensor a, Tensor b, Tensor c)
-{
-    GemmTable *table = backend_of(ctx)->gemms;
-    for (GemmEntry &e : table->entries)
-        if (same_shape(e.shape, s)) {
-            if (e.ready) return &e;
-            describe(&e, op);   /* read from a file: cublasLt says whether it still holds */
-            cublasLtMatmulHeuristicResult_t result;
-            if (cublasLtMatmulAlgoCheck(backend_of(ctx)->lt, e.desc, e.b, e.a, e.d, e.d, &e.algo, &result) ==
-                    CUBLAS_STATUS_SUCCESS &&
-                result.workspaceSize <= GEMM_WORKSPACE)
-                return &e;
-            if (e.restored)
-                fprintf(stderr,
-                        "note: %s: cublasLt %zu refuses the checkpoint's algorithm for %s [%" PRId64
-                        ", %" PRId64 "] over %" PRId64 ": another takes its place, so the run continues, but "
-                        "not bitwise\n",
-                        op, cublasLtGetVersion(), form_names[s.form], s.m, s.n, s.k);
-            choose(ctx, op, &e, d, a, b, c);
-            return &e;
-        }
-    GemmEntry e = {};
-    e.shape = s;
-    describe(&e, op);
-    choose(ctx, op, &e, d, a, b, c);
-    table->entries.push_back(e);
-    return &table->entries.back();
-}
-
+/* The entry of these operands' shape, with descriptors and an algorithm. */
 static GemmEntry *
 entry_of(const OpContext *ctx, const char *op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
 {
@@ -374,7 +326,32 @@ entry_of(const OpContext *ctx, const char *op, GemmForm form, Tensor d, Tensor a
     s.add = c.data && c.dtype == DTYPE_BF16;    /* an f32 accumulator is always added inside */
     s.m = d.rows, s.n = d.cols, s.k = form == GEMM_TN ? a.rows : a.cols;
     s.ld_d = d.stride, s.ld_a = a.stride, s.ld_b = b.stride;
-    return entry_for(ctx, op, s, d, a, b, c);
+
+    std::vector<GemmEntry> &entries = backend_of(ctx)->gemms->entries;
+    auto at = std::find_if(entries.begin(), entries.end(), [&](const GemmEntry &e) { return same_shape(e.shape, s); });
+    const bool known = at != entries.end();     /* from this run or from a file */
+    if (!known) {
+        entries.push_back({});
+        at = entries.end() - 1;
+        at->shape = s;
+    }
+    GemmEntry *e = &*at;
+    if (e->ready) return e;
+    describe(e, op);
+    if (known) {
+        cublasLtMatmulHeuristicResult_t result;
+        if (cublasLtMatmulAlgoCheck(backend_of(ctx)->lt, e->desc, e->b, e->a, e->d, e->d, &e->algo, &result) ==
+                CUBLAS_STATUS_SUCCESS &&
+            result.workspaceSize <= GEMM_WORKSPACE)
+            return e;
+        if (e->restored)
+            fprintf(stderr,
+                    "note: %s: cublasLt %zu refuses the checkpoint's algorithm for %s [%" PRId64 ", %" PRId64
+                    "] over %" PRId64 ": another takes its place, so the run continues, but not bitwise\n",
+                    op, cublasLtGetVersion(), form_names[s.form], s.m, s.n, s.k);
+    }
+    choose(ctx, op, e, d, a, b, c);
+    return e;
 }
 
 void gemm(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
