@@ -234,11 +234,23 @@ static void explain_nonfinite(Training *t, const char *what)
                   text, t->checkpoint_step < 0 ? "" : "; the last checkpoint can be resumed");
 }
 
+/* ---- choices ---------------------------------------------------------------------------------------- */
+
+/* The first step measures which kernels are fastest: only now is it known what carries out each op. */
+static void tell_choices(Training *t)
+{
+    if (t->setup.backend.device->host_memory) return;
+    choices_record(&t->state, &t->setup.backend);
+    log_choices(t->log, t->state.step, (const char *const *)t->state.choices, t->state.choice_count);
+    print_choices(&t->setup.backend, stderr);
+}
+
 /* ---- the loop --------------------------------------------------------------------------------------- */
 
 static int train_loop(Training *t)
 {
     const Config *c = t->setup.config;
+    const int64_t first = t->state.step + 1;
     int skips = 0;
     bool whole = true;      /* all that belongs to the steps taken was done */
     while (t->state.step < c->train.steps && !signals_caught()) {
@@ -247,6 +259,7 @@ static int train_loop(Training *t)
         if (!train_step(t, &record)) break;
         if (t->state.step == c->profile.end) backend_profiler(&t->setup.backend, false);
         log_step(t->log, &record);
+        if (t->state.step == first) tell_choices(t);
         progress_step(&t->progress, &record);
         if (!isfinite(record.loss)) {
             explain_nonfinite(t, "the loss is not finite");

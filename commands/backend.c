@@ -22,7 +22,6 @@ static CudaOptions cuda_options(const Config *config, const char *cache_dir)
     CudaOptions options = {
         .attention = config->train.attention == ATTENTION_CUDNN ? CUDA_ATTENTION_CUDNN
                                                                 : CUDA_ATTENTION_REFERENCE,
-        .deterministic = config->train.deterministic,
         .cache_dir = cache_dir,
         .workspace_limit = (size_t)config->train.workspace_mib << 20,
     };

@@ -13,6 +13,11 @@ typedef struct Device {
     void *(*alloc)(size_t bytes);
     void (*release)(void *memory);
 
+    /* Host memory, page-locked on a GPU: copies to and from it let host and device go on. NULL when there is not
+     * enough. */
+    void *(*alloc_host)(size_t bytes);
+    void (*release_host)(void *memory);
+
     /* Copies in stream order. The host buffer must stay unchanged until the next wait(). */
     void (*upload)(void *stream, void *to_device, const void *from_host, size_t bytes);
     void (*download)(void *stream, void *to_host, const void *from_device, size_t bytes);

@@ -52,7 +52,7 @@ static void init_weight(Llama *model, Weight *w, float *staging, double mean, do
 
 bool llama_init(Llama *model, const Config *config)
 {
-    float *staging = malloc(2 * CHUNK * sizeof(float));
+    float *staging = model->device->alloc_host(2 * CHUNK * sizeof(float));
     if (!staging) return false;
     double std = config->model.init_std, output_std = std / sqrt(2.0 * model->shape.layers);
     for (int i = 0; i < model->weight_count; i++) {
@@ -62,7 +62,7 @@ bool llama_init(Llama *model, const Config *config)
         double tensor_std = i == model->embed ? config->model.embedding_init_std : output ? output_std : std;
         init_weight(model, w, staging, norm ? 1.0 : 0.0, norm ? 0.0 : tensor_std, config->run.seed);
     }
-    free(staging);
+    model->device->release_host(staging);
     llama_fold(model);
     return true;
 }

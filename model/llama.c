@@ -33,7 +33,7 @@ static void free_host(Llama *model)
 {
     if (!model) return;
     struct LlamaBuffers *b = model->buffers;
-    if (b) free(b->k_cache), free(b->v_cache), free(b->staging), free(b->counts), free(b->host_logits);
+    if (b) free(b->k_cache), free(b->v_cache), free(b->counts);
     if (model->weights) free((char *)model->weights[0].name);
     free(b);
     free(model->weights);
@@ -117,10 +117,11 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
 
     struct LlamaBuffers *b = model->buffers;
     const LlamaShape *s = &model->shape;
-    b->staging = malloc((size_t)(b->slots * BATCH_FIELDS * s->rows) * sizeof(int32_t));
+    b->staging = device->alloc_host((size_t)(b->slots * BATCH_FIELDS * s->rows) * sizeof(int32_t));
     b->counts = malloc((size_t)(s->vocab + 1) * sizeof(int32_t));
-    b->host_logits = malloc((size_t)s->vocab * sizeof(float));
-    if (!b->staging || !b->counts || !b->host_logits || !upload_rope_table(model, config)) {
+    b->host_logits = device->alloc_host((size_t)s->vocab * sizeof(float));
+    b->host_stats = device->alloc_host(sizeof *b->host_stats);
+    if (!b->staging || !b->counts || !b->host_logits || !b->host_stats || !upload_rope_table(model, config)) {
         errors_add(errors, "out of memory while preparing the model");
         goto fail;
     }
@@ -138,6 +139,9 @@ void llama_destroy(Llama *model)
         for (int last = 0; last < 2; last++)
             if (b->micro_graph[first][last]) model->device->graph_release(b->micro_graph[first][last]);
     if (b->update_graph) model->device->graph_release(b->update_graph);
+    void *host[] = {b->staging, b->host_logits, b->host_stats};
+    for (int i = 0; i < 3; i++)
+        if (host[i]) model->device->release_host(host[i]);
     if (model->memory) model->device->release(model->memory);
     free_host(model);
 }
@@ -402,12 +406,11 @@ void llama_micro_step(Llama *model, const Batch *batch, float scale, bool first,
 StepStats llama_update(Llama *model, const Hyper *hyper)
 {
     struct LlamaBuffers *b = model->buffers;
-    StepStats stats;
     model->device->upload(model->ctx.stream, b->hyper, hyper, sizeof *hyper);
     run_recorded(model, weight_pass, &b->update_graph, &b->update_runs);
-    model->device->download(model->ctx.stream, &stats, b->stats, sizeof stats);
+    model->device->download(model->ctx.stream, b->host_stats, b->stats, sizeof *b->host_stats);
     model->device->wait(model->ctx.stream);
-    return stats;
+    return *b->host_stats;
 }
 
 void llama_eval(Llama *model, const Batch *batch, float *loss)

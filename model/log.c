@@ -121,6 +121,16 @@ static void put_config(FILE *out, const char *json)
     free(copy);
 }
 
+static void put_choices(FILE *out, const char *const *choices, int count)
+{
+    fputs(",\"choices\":[", out);
+    for (int i = 0; i < count; i++) {
+        if (i) fputc(',', out);
+        put_string(out, choices[i]);
+    }
+    fputc(']', out);
+}
+
 void log_header(Log *log, const LogHeader *h)
 {
     char cpu[128], started[64];
@@ -151,12 +161,7 @@ void log_header(Log *log, const LogHeader *h)
     put_number(log->line, "reference_bits_per_byte",
                h->reference_bits_per_byte > 0 ? h->reference_bits_per_byte : NAN, "%.9g");
     put_text(log->line, "reference_label", h->reference_label);
-    fputs(",\"choices\":[", log->line);
-    for (int i = 0; i < h->choice_count; i++) {
-        if (i) fputc(',', log->line);
-        put_string(log->line, h->choices[i]);
-    }
-    fputc(']', log->line);
+    put_choices(log->line, h->choices, h->choice_count);
     put_config(log->line, h->config_json);
     end_record(log);
 }
@@ -174,6 +179,14 @@ void log_step(Log *log, const LogStep *s)
     fprintf(log->line, ",\"mem_bytes\":%" PRId64 ",\"skipped\":%s", s->mem_bytes,
             s->skipped ? "true" : "false");
     if (s->clamped_rows) fprintf(log->line, ",\"clamped_rows\":%" PRId64, s->clamped_rows);
+    end_record(log);
+}
+
+void log_choices(Log *log, int64_t step, const char *const *choices, int count)
+{
+    if (!begin_record(log)) return;
+    fprintf(log->line, "{\"step\":%" PRId64, step);
+    put_choices(log->line, choices, count);
     end_record(log);
 }
 

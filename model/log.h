@@ -13,7 +13,7 @@ typedef struct LogHeader {
     const char *precision;          /* "fp32", "bf16", "fp8" */
     const char *gpu;                /* name, driver and so on; NULL without one */
     const char *libraries;          /* versions, "OpenBLAS 0.3.21, cJSON 1.7.15" */
-    const char *const *choices;     /* "gate_up=cpu", one an op */
+    const char *const *choices;     /* "gate_up=cpu", one an op, as far as it is known before the first step */
     int      choice_count;
     int64_t  parameters;
     double   flops_per_token;
@@ -41,6 +41,8 @@ Log *log_open(const char *dir, int64_t resumed_step, Errors *errors);
 /* Each writes one line and hands it to the kernel at once. Failures are remembered for log_close. */
 void log_header(Log *log, const LogHeader *header);
 void log_step(Log *log, const LogStep *record);
+/* What carries out each op, once the first step has measured it. */
+void log_choices(Log *log, int64_t step, const char *const *choices, int count);
 /* val_loss in nats a token; bits_per_byte NAN = unknown, written as null. */
 void log_validation(Log *log, int64_t step, double val_loss, double bits_per_byte);
 void log_sample(Log *log, int64_t step, const char *prompt, const char *text);

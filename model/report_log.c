@@ -105,7 +105,7 @@ static bool add_record(ReportLog *log, cJSON **record)
     if (cJSON_HasObjectItem(r, "note")) {
         return add_text(&log->notes, &log->note_count, step, "", report_text(r, "note", ""));
     }
-    log->passed_over++;
+    if (!cJSON_HasObjectItem(r, "choices")) log->passed_over++;     /* which no chart shows */
     return true;
 }
 

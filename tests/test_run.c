@@ -219,13 +219,14 @@ static void test_log_fields(void **state)
     log_validation(log, 3, 1.5, 0.25);
     log_sample(log, 3, "He \"said\"\\", GOOD " bad \xff\xc3 \xed\xa0\x80 \xc0\xaf end");
     log_note(log, 3, "a note");
+    log_choices(log, 3, choices, 2);
     log_end(log, 3, "done", 12.5);
     assert_null(log_failure(log));
     assert_true(log_close(log, &errors));
 
     int lines;
     cJSON *r = record(dir, 0, &lines);
-    assert_int_equal(lines, 8);
+    assert_int_equal(lines, 9);
     assert_int_equal(number(cJSON_GetObjectItem(cJSON_GetObjectItem(r, "config"), "train"), "steps"), 9);
     assert_true(number(r, "reference_bits_per_byte") == 0.1493);
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(r, "choices")), 2);
@@ -256,6 +257,10 @@ static void test_log_fields(void **state)
     assert_string_equal(text_of(r, "sample"), GOOD " bad " BAD BAD " " BAD BAD BAD " " BAD BAD " end");
     cJSON_Delete(r);
     r = record(dir, 7, NULL);
+    expect_keys(r, "step,choices");
+    assert_string_equal(cJSON_GetArrayItem(cJSON_GetObjectItem(r, "choices"), 1)->valuestring, "out=cpu");
+    cJSON_Delete(r);
+    r = record(dir, 8, NULL);
     assert_string_equal(text_of(r, "end"), "done");
     assert_true(number(r, "elapsed_seconds") == 12.5);
     cJSON_Delete(r);

@@ -144,16 +144,22 @@ static bool same(const Plan &p, const AttentionShape &s, int64_t qkv_stride, int
            p.shape.deterministic == s.deterministic;
 }
 
-/* Where cuDNN cannot: says so once a shape, and the reference takes over. */
-static void refuse(const CudaBackend *backend, const Plan &p, const char *cause)
+/* "attention_bwd for batch 8, seq 2048, ... on NVIDIA H200 with cuDNN 9.14.0: cause". */
+static std::string failure(const CudaBackend *backend, const Plan &p, const std::string &cause)
 {
     const AttentionShape &s = p.shape;
-    fprintf(stderr,
-            "warning: cuDNN cannot run %s for batch %d, seq %d, heads %d, kv_heads %d, head_dim %d%s on %s "
-            "with %s: %s. "
-            "The much slower reference attention takes its place.\n",
-            p.backward ? "attention_bwd" : "attention", s.batch, s.seq, s.heads, s.kv_heads, s.head_dim,
-            s.deterministic ? ", deterministic" : "", backend->gpu, cudnn_version_text(), cause);
+    char text[512];
+    snprintf(text, sizeof text, "%s for batch %d, seq %d, heads %d, kv_heads %d, head_dim %d%s on %s with %s: ",
+             p.backward ? "attention_bwd" : "attention", s.batch, s.seq, s.heads, s.kv_heads, s.head_dim,
+             s.deterministic ? ", deterministic" : "", backend->gpu, cudnn_version_text());
+    return text + cause;
+}
+
+/* Where cuDNN cannot: says so once a shape, and the reference takes over. */
+static void refuse(const CudaBackend *backend, const Plan &p, const std::string &cause)
+{
+    fprintf(stderr, "warning: cuDNN cannot run %s. The much slower reference attention takes its place.\n",
+            failure(backend, p, cause).c_str());
 }
 
 /* The whole batch at once where the workspace allows, otherwise its largest divisor that does. */
@@ -164,7 +170,7 @@ static Plan make_plan(const OpContext *ctx, AttentionPlans *plans, Plan p)
         if (p.shape.batch % p.batch) continue;
         std::string cause = build(&p, plans->handle);
         if (!cause.empty()) {
-            refuse(backend_of(ctx), p, cause.c_str());
+            refuse(backend_of(ctx), p, cause);
             return p;
         }
         if (p.workspace <= limit) {
@@ -172,9 +178,9 @@ static Plan make_plan(const OpContext *ctx, AttentionPlans *plans, Plan p)
             return p;
         }
     }
-    std::string cause = "one sequence needs a workspace of " + std::to_string(p.workspace >> 20) +
-                        " MiB and there are " + std::to_string(limit >> 20) + ": raise train.workspace_mib";
-    refuse(backend_of(ctx), p, cause.c_str());
+    refuse(backend_of(ctx), p,
+           "one sequence needs a workspace of " + std::to_string(p.workspace >> 20) + " MiB and the plan has " +
+               std::to_string(limit >> 20) + "; a larger train.workspace_mib gives it more where it sets the limit");
     return p;
 }
 
@@ -186,7 +192,8 @@ static AttentionPlans *plans_of(const OpContext *ctx, const char *op)
     cudnnStatus_t status = cudnnCreate(&backend->attention->handle);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(backend->attention->handle, stream_of(ctx));
     if (status != CUDNN_STATUS_SUCCESS)
-        cuda_fail(__FILE__, __LINE__, op, "cudnnCreate", cudnnGetErrorString(status));
+        cuda_fail(__FILE__, __LINE__, op, "cudnnCreate",
+                  (std::string(cudnnGetErrorString(status)) + ", " + backend->gpu + ", " + cudnn_version_text()).c_str());
     return backend->attention;
 }
 
@@ -214,7 +221,8 @@ static void
 execute(const OpContext *ctx, const AttentionPlans *plans, const Plan &p, Pack &pack, const char *op)
 {
     fe::error_t status = p.graph->execute(plans->handle, pack, op_scratch(ctx));
-    if (!status.is_good()) cuda_fail(__FILE__, __LINE__, op, "cudnn execute", status.get_message().c_str());
+    if (!status.is_good())
+        cuda_fail(__FILE__, __LINE__, op, "cudnn execute", failure(backend_of(ctx), p, status.get_message()).c_str());
 }
 
 /* Fast kernels exist for whole 16-byte rows, and a document mask is not among their masks. */

@@ -10,7 +10,6 @@ typedef enum CudaAttention { CUDA_ATTENTION_CUDNN, CUDA_ATTENTION_REFERENCE } Cu
 typedef struct CudaOptions {
     CudaAttention attention;
     FusionMode    fusion[FUSE_COUNT];   /* by FusionKey */
-    bool          deterministic;        /* attention backward sums in one fixed order */
     const char   *cache_dir;            /* measured choices are kept here; NULL = measure at each start */
     size_t        workspace_limit;      /* bytes that library workspaces may take in all */
 } CudaOptions;

@@ -34,6 +34,20 @@ static void *device_alloc(size_t bytes)
 
 static void device_release(void *memory) { CUDA_CHECK("release", cudaFree(memory)); }
 
+static void *device_alloc_host(size_t bytes)
+{
+    void *memory = nullptr;
+    cudaError_t status = cudaMallocHost(&memory, bytes ? bytes : 1);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();     /* the caller reports it */
+        return nullptr;
+    }
+    CUDA_CHECK("alloc_host", status);
+    return memory;
+}
+
+static void device_release_host(void *memory) { CUDA_CHECK("release_host", cudaFreeHost(memory)); }
+
 static void device_upload(void *stream, void *to, const void *from, size_t bytes)
 {
     CUDA_CHECK("upload", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream));
@@ -79,9 +93,9 @@ static void device_graph_release(Graph *graph)
 }
 
 extern "C" const Device cuda_device = {
-    "cuda",              false,           device_alloc,         device_release,     device_upload,
-    device_download,     device_zero,     device_wait,          device_capture_begin, device_capture_end,
-    device_launch,       device_graph_release,
+    "cuda",          false,       device_alloc, device_release,       device_alloc_host,  device_release_host,
+    device_upload,   device_download, device_zero,  device_wait,      device_capture_begin, device_capture_end,
+    device_launch,   device_graph_release,
 };
 
 /* ---- start-up checks ---------------------------------------------------------------------------------- */

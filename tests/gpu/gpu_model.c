@@ -2,10 +2,9 @@
 #include "model/llama_buffers.h"
 #include <stdlib.h>
 
-OpContext gpu_context(bool deterministic, FusionMode fusion)
+OpContext gpu_context(FusionMode fusion)
 {
-    CudaOptions options = {.attention = CUDA_ATTENTION_CUDNN, .deterministic = deterministic,
-                           .workspace_limit = (size_t)512 << 20};
+    CudaOptions options = {.attention = CUDA_ATTENTION_CUDNN, .workspace_limit = (size_t)512 << 20};
     for (int key = 0; key < FUSE_COUNT; key++) options.fusion[key] = fusion;
     Errors errors = {0};
     OpContext ctx = {.layer = -1, .backend = cuda_backend_open(&options, &errors)};

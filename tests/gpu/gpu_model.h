@@ -5,7 +5,7 @@
 #include "model/llama.h"
 
 /* A context with a backend of its own, every op in the same form. Ends the program where there is no GPU. */
-OpContext gpu_context(bool deterministic, FusionMode fusion);
+OpContext gpu_context(FusionMode fusion);
 void gpu_context_close(OpContext *ctx);
 
 /* After the last micro-step and before an update: dW = G diag gamma in the rows of the master, or dgamma for

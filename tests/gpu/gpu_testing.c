@@ -3,12 +3,11 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-GpuTest *gpu_test_create(CudaAttention attention, bool deterministic, size_t bytes)
+GpuTest *gpu_test_create(CudaAttention attention, size_t bytes)
 {
     GpuTest *test = calloc(1, sizeof *test);
     Errors errors = {0};
-    CudaOptions options = {
-        .attention = attention, .deterministic = deterministic, .workspace_limit = (size_t)512 << 20};
+    CudaOptions options = {.attention = attention, .workspace_limit = (size_t)512 << 20};
     test->gpu.backend = cuda_backend_open(&options, &errors);
     if (!test->gpu.backend) {
         errors_print(&errors, stderr);

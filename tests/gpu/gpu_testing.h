@@ -27,7 +27,7 @@ typedef struct Both {
     Tensor cpu, gpu;
 } Both;
 
-GpuTest *gpu_test_create(CudaAttention attention, bool deterministic, size_t bytes);
+GpuTest *gpu_test_create(CudaAttention attention, size_t bytes);
 void     gpu_test_destroy(GpuTest *test);
 void     gpu_test_reset(GpuTest *test);
 

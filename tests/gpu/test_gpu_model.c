@@ -147,7 +147,7 @@ static double projection(const float *a, const float *b, int64_t count)
  * So a wrong scale of one tensor shows where 3 % of error would hide it. */
 static void gradients_match_the_cpu(void **state)
 {
-    OpContext ctx = gpu_context(true, *(const FusionMode *)*state);
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         ConfigLoad *load = make_config(&shapes[i]);
         Batch batch = {0};
@@ -189,10 +189,11 @@ static void losses_follow_the_cpu(void **state)
 {
     enum { STEPS = 40, NORM_STEPS = 5 };
     static const float lr[SHAPES] = {2e-3f, 1e-3f, 1e-3f}, weight_decay = 1;
-    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         const Sizes *s = &shapes[i];
         ConfigLoad *load = make_config(s);
+        config_values(load)->train.deterministic = false;   /* as by default */
         Llama *cpu = make_model(config_values(load), NULL, false),
               *gpu = make_model(config_values(load), &ctx, true);
         double first = 0, last = 0;
@@ -224,7 +225,7 @@ static void steps_have_the_same_bits(void **state)
         float *runs[3];
         int64_t count = 0;
         for (int run = 0; run < 3; run++) {     /* the last one is not recorded */
-            OpContext ctx = gpu_context(true, *(const FusionMode *)*state);
+            OpContext ctx = gpu_context(*(const FusionMode *)*state);
             Llama *model = make_model(config_values(load), &ctx, run < 2);
             for (int step = 0; step < 6; step++) {
                 Batch batch = {0};
@@ -245,7 +246,7 @@ static void steps_have_the_same_bits(void **state)
 
 static void validation_and_logits_match_the_cpu(void **state)
 {
-    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
     for (int i = 0; i < SHAPES; i++) {
         const Sizes *s = &shapes[i];
         ConfigLoad *load = make_config(s);
@@ -347,7 +348,7 @@ static void a_layer_launches_at_most_fifteen_kernels(void **state)
         {"the last of several", false, true}, {"one between", false, false}};
     Sizes sizes = {"wide", 0, 2048, 2560, 32, 8, 64, 512, 2, 256, 0, true, false, true};
     int launches[2][MICRO_BATCHES], attention = 0;
-    OpContext ctx = gpu_context(false, *(const FusionMode *)*state);
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
     if (strncmp(cuda_ops.choice(&ctx, OP_QKV), "fused", 5) ||
         strncmp(cuda_ops.choice(&ctx, OP_ATTENTION), "cuDNN", 5)) {
         gpu_context_close(&ctx);
@@ -413,7 +414,7 @@ static int trace(const char *dir, const char *batches, const char *out, float lr
     int32_t head[3];
     if (!in || !to || fread(head, sizeof *head, 3, in) != 3) return 1;
     c->train.micro_batch = head[1], c->train.seq_len = head[2], c->train.accum = 1;
-    OpContext ctx = gpu_context(false, fusion);
+    OpContext ctx = gpu_context(fusion);
     Llama *model = llama_create(c, DTYPE_BF16, LLAMA_TRAIN, &cuda_ops, &cuda_device, &ctx, 0, &errors);
     fail_on(&errors);
     weights_load(model, weights, NULL, &errors);

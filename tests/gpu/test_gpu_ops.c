@@ -213,7 +213,7 @@ static void test_restored_choices(GpuTest *test)
     int marked = 0;
     for (char *at = choices; (at = strstr(at, " + ")); marked++) at[1] = '&';
     assert_true(marked >= 2);
-    CudaOptions options = {.deterministic = true};
+    CudaOptions options = {0};
     Errors errors = {0};
     OpContext before = test->gpu;
     test->gpu.backend = cuda_backend_open(&options, &errors);
@@ -236,7 +236,7 @@ static void test_restored_choices(GpuTest *test)
 
 /* ---- attention ----------------------------------------------------------------------------------------- */
 
-static void attention_case(GpuTest *test, bool documents)
+static void attention_case(GpuTest *test, bool documents, bool deterministic)
 {
     int64_t T = rows(test), cols = (int64_t)test->size.heads * test->size.head_dim;
     Both qkv = activation(test, T, qkv_cols(test)), o = result(test, T, cols),
@@ -247,7 +247,7 @@ static void attention_case(GpuTest *test, bool documents)
                           .heads = test->size.heads,
                           .kv_heads = test->size.kv_heads,
                           .head_dim = test->size.head_dim,
-                          .deterministic = true},
+                          .deterministic = deterministic},
                    gpu = cpu;
     int32_t *doc_start = host_take(test, (size_t)T * sizeof *doc_start);
     for (int64_t i = 0, start = 0; i < T; i++) {
@@ -268,8 +268,9 @@ static void attention_case(GpuTest *test, bool documents)
     check_both(test, "dqkv", dqkv, 8e-3);
 }
 
-static void test_attention(GpuTest *test) { attention_case(test, false); }
-static void test_attention_documents(GpuTest *test) { attention_case(test, true); }
+static void test_attention(GpuTest *test) { attention_case(test, false, false); }
+static void test_attention_deterministic(GpuTest *test) { attention_case(test, false, true); }
+static void test_attention_documents(GpuTest *test) { attention_case(test, true, true); }
 
 static void test_attention_cached(GpuTest *test)
 {
@@ -427,6 +428,7 @@ static const struct { const char *name; void (*run)(GpuTest *test); bool cheap; 
     {"head NaN", test_head_nan, false},
     {"head zero row", test_head_zero_row, false},
     {"attention", test_attention, true},
+    {"attention deterministic", test_attention_deterministic, true},
     {"attention documents", test_attention_documents, true},
     {"attention cached", test_attention_cached, true},
     {"weights", test_weights, true},
@@ -468,20 +470,44 @@ static int run_sizes(GpuTest *test, OpSizes sizes, bool real, bool reference)
     return _cmocka_run_group_tests("gpu ops", list, (size_t)count, NULL, NULL);
 }
 
+/* From too little workspace for one sequence to enough for all of them, by factors of two: in between, the backward
+ * pass walks over the batch in steps. */
+static void attention_fits_any_workspace(void **state)
+{
+    GpuTest *test = *state;
+    const OpContext enough = test->gpu;
+    test->size = (OpSizes){.batch = 6, .seq = 640, .heads = 4, .kv_heads = 2, .head_dim = 64, .hidden = 256, .ffn = 512};
+    for (size_t room = (size_t)1 << 20; room <= (size_t)128 << 20; room *= 2) {
+        Errors errors = {0};
+        CudaOptions options = {.attention = CUDA_ATTENTION_CUDNN};
+        gpu_test_reset(test);
+        test->gpu.backend = cuda_backend_open(&options, &errors);     /* plans are made once a backend */
+        assert_non_null(test->gpu.backend);
+        test->gpu.stream = cuda_backend_stream(test->gpu.backend);
+        test->gpu.workspace_bytes = ((size_t)32 << 20) + room;
+        attention_case(test, false, true);
+        cuda_device.wait(test->gpu.stream);
+        cuda_backend_close(test->gpu.backend);
+        test->gpu = enough;
+    }
+}
+
 int main(int argc, char **argv)
 {
     bool small = argc > 1 && !strcmp(argv[1], "small");     /* what compute-sanitizer runs */
     int failed = 0;
     size_t bytes = small ? (size_t)3 << 30 : (size_t)12 << 30;
-    GpuTest *test = gpu_test_create(CUDA_ATTENTION_CUDNN, true, bytes);
+    GpuTest *test = gpu_test_create(CUDA_ATTENTION_CUDNN, bytes);
     printf("%s\n", cuda_backend_versions(test->gpu.backend));
     for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++)
         failed += run_sizes(test, odd_sizes[i], false, false);
     for (size_t i = 0; !small && i < sizeof real_sizes / sizeof *real_sizes; i++)
         failed += run_sizes(test, real_sizes[i], true, false);
+    const struct CMUnitTest once[] = {cmocka_unit_test_prestate(attention_fits_any_workspace, test)};
+    if (!small) failed += cmocka_run_group_tests_name("gpu ops", once, NULL, NULL);
     gpu_test_destroy(test);
 
-    test = gpu_test_create(CUDA_ATTENTION_REFERENCE, true, bytes);
+    test = gpu_test_create(CUDA_ATTENTION_REFERENCE, bytes);
     for (size_t i = 0; i < sizeof odd_sizes / sizeof *odd_sizes; i++)
         failed += run_sizes(test, odd_sizes[i], false, true);
     for (size_t i = 0; i < sizeof wide_heads / sizeof *wide_heads; i++)

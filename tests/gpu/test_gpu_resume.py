@@ -142,6 +142,9 @@ def validates_and_samples(folder):
         steps = [r["step"] for r in log if kind in r]
         assert steps == [STOP, STEPS], f"{kind} in the log at steps {steps}"
     assert all(0 < r["val_loss"] < 16 for r in log if "val_loss" in r), "a validation loss is not plausible"
+    told = [r for r in log if "choices" in r and "header" not in r]
+    assert [r["step"] for r in told] == [1], "what carries out each op is not in the log once, after the first step"
+    assert any(choice.startswith("tuned ") for choice in told[0]["choices"]), "nothing measured is among the choices"
     text = train(cache, "sample", run, "--prompt=to be ", "--count=2").stdout
     assert len(text) > 2, f"the sample is {text!r}"
     ids = ",".join(map(str, range(40, 40 + 7)))
