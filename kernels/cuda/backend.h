@@ -33,7 +33,7 @@ struct CudaBackend {
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
     unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */
     double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */
-    bool             library_ran[OP_COUNT];     /* ... whether it ran without its fused form */
+    bool             unfit[OP_COUNT];   /* ... whether its fused form does not take that */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */

@@ -1,4 +1,5 @@
-/* The anchor must be known before the first column of the vocabulary: C d reads, where the GEMM reads V d. */
+/* The anchor must be known before the first column of the vocabulary, so no epilogue can leave it: C d reads, where the
+ * GEMM reads V d. */
 #include "kernels/cuda/fused/anchor.h"
 #include "kernels/cuda/vec.cuh"
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/fused/dispatch.h"
 #include "kernels/cuda/fused/autotune.h"
 #include <cstdio>
+#include <cstring>
 #include <initializer_list>
 
 static FusionKey key_of(OpId op)
@@ -45,19 +46,24 @@ const char *dispatch_choice(const OpContext *ctx, OpId op)
 {
     CudaBackend *b = backend_of(ctx);
     FusionMode mode = mode_of(ctx, op);
-    if (mode == FUSION_OFF || !hopper(b) || b->library_ran[op]) return nullptr;
+    if (mode == FUSION_OFF || !hopper(b)) return nullptr;
+    const bool plain = key_of(op) == FUSE_DW && op != OP_HEAD_DW;
+    const char *library = plain ? "cublasLt" : "cublasLt + separate kernel";
+    char *text = b->choices[op], fused[32];
+    const size_t size = sizeof b->choices[op];
+    if (b->unfit[op]) {
+        snprintf(text, size, "%s: the fused form does not take these sizes", library);
+        return text;
+    }
     const FusedChoice *c = fused_last_choice(b->fused, op);
     if (b->planning || !c)
         return mode == FUSION_ON ? "fused on Hopper, where the sizes allow it"
-                                      : "fused on Hopper, where that measures faster";
-    if (mode == FUSION_AUTO && !c->fused) return nullptr;
-    bool plain = key_of(op) == FUSE_DW && op != OP_HEAD_DW;
-    char *text = b->choices[op];
-    int end = snprintf(text, sizeof b->choices[op], "fused %s, cluster %d", fused_tile_name(c->variant.tile),
-                       c->variant.cluster);
-    if (c->fused_us > 0)
-        snprintf(text + end, sizeof b->choices[op] - (size_t)end, ", %.2f times as fast as cublasLt%s",
-                 c->separate_us / c->fused_us, plain ? "" : " and a separate kernel");
+                                 : "fused on Hopper, where that measures faster";
+    const bool by_library = mode == FUSION_AUTO && !c->fused;
+    snprintf(fused, sizeof fused, "fused %s, cluster %d", fused_tile_name(c->variant.tile), c->variant.cluster);
+    if (!(c->fused_us > 0)) return by_library ? nullptr : strcpy(text, fused);
+    if (by_library) snprintf(text, size, "%s, %.3f times as fast as %s", library, c->fused_us / c->separate_us, fused);
+    else snprintf(text, size, "%s, %.3f times as fast as %s", fused, c->separate_us / c->fused_us, library);
     return text;
 }
 
@@ -78,13 +84,13 @@ static bool suits(const OpContext *ctx, Dtype dtype, std::initializer_list<Tenso
 static bool holds(RowSums sums, int64_t cols) { return sums.parts >= (cols + 127) / 128; }
 
 /* For the table of choices: what the op's largest call does. Sampling makes small ones beside. */
-static void note(const OpContext *ctx, const FusedShape &shape, bool library_ran)
+static void note(const OpContext *ctx, const FusedShape &shape, bool fits)
 {
     CudaBackend *b = backend_of(ctx);
     double flops = 2.0 * shape.m * shape.n * shape.k;
     if (flops < b->ran_flops[shape.op]) return;
     b->ran_flops[shape.op] = flops;
-    b->library_ran[shape.op] = library_ran;
+    b->unfit[shape.op] = !fits;
 }
 
 /* Runs op fused or by `library`. Both take the tensor to write to: `out`, except while they are measured and
@@ -97,10 +103,8 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
     if (key_of(shape.op) == FUSE_COUNT)
         cuda_fail(__FILE__, __LINE__, op_name(shape.op), "key_of", "the op has no fusion key");
     if (mode == FUSION_OFF) return library(out);
-    if (!fits) {
-        note(ctx, shape, true);
-        return library(out);
-    }
+    note(ctx, shape, fits);
+    if (!fits) return library(out);
     Tensor elsewhere = out;
     if (in_place) {
         elsewhere.data = op_scratch(ctx);
@@ -113,9 +117,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
         try_library = [&] { library(elsewhere); };
     }
     FusedChoice choice = fused_choose(ctx, shape, try_fused, try_library);
-    bool by_library = mode == FUSION_AUTO && !choice.fused;
-    note(ctx, shape, by_library);
-    if (by_library) return library(out);
+    if (mode == FUSION_AUTO && !choice.fused) return library(out);
     OpRange range(ctx, shape.op);
     fused(FusedCall{ctx, shape.op, choice.variant}, out);
 }

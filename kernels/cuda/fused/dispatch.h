@@ -24,6 +24,6 @@ void dispatch_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, boo
  * fused form may leave, whichever runs (the other clears the rest). Known without a device. */
 int dispatch_parts(const OpContext *ctx, OpId op, int64_t cols);
 
-/* "fused 128x192, cluster 2, 1.06 times as fast as cublasLt and a separate kernel", or NULL where op runs
- * without its fused form or has none. */
+/* "fused 128x192, cluster 2, 1.06 times as fast as cublasLt + separate kernel", or the other way round, or that the
+ * fused form does not take the sizes; NULL where op has no fused form, or is not to use it. */
 const char *dispatch_choice(const OpContext *ctx, OpId op);

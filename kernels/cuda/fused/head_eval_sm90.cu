@@ -50,7 +50,8 @@ struct HeadEval : Epilogue {
     }
 };
 
-/* loss from the parts of each row; on entry it holds the target's logit. One warp a row. */
+/* loss from the parts of each row; on entry it holds the target's logit. One warp a row. A kernel of its own because a
+ * row's parts come from all tiles of the vocabulary, and no op behind it could take them up. */
 __global__ void head_eval_rows(float *loss, RowSums most, RowSums sum, int64_t rows)
 {
     int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;

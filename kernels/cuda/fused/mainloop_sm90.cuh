@@ -74,6 +74,8 @@ struct Gemm {
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
     static_assert(Program::BUFFER == 0 || BUFFERS > 0,
                   "no chunk buffer fits beside the stages: fewer COLUMNS, or LONG_K = false");
+    static_assert(Program::BUFFER % 1024 == 0, "tiles in chunk buffers begin where the swizzle does");
+    static_assert(Program::LOAD_BYTES <= Program::BUFFER && (COLUMNS == 32 || COLUMNS == 64), "chunk");
     static_assert(BN % COLUMNS == 0 && BN % 64 == 0 && ROWS64 * BN <= 384, "tile");
 };
 

@@ -101,7 +101,8 @@ PTX float row_rstd(RowNorm norm, Rows rows, int half)
 
 /* ---- tile load and store ------------------------------------------------------------------------------- */
 
-/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says. */
+/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says: for that it begins at a multiple of
+ * 1024 bytes (512 for 32 columns). */
 template <int WIDTH> struct Tile16 {
     static_assert(WIDTH == 64 || WIDTH == 32, "rows of 128 or 64 bytes");
     static constexpr int COLS = WIDTH, BYTES = 64 * WIDTH * 2;
@@ -113,8 +114,7 @@ template <int WIDTH> struct Tile16 {
                            : tile + row * 64 + ((eighth ^ (row / 2 % 4)) << 4);
     }
 
-    /* The same in this thread's row of its warp's 16. Tiles begin at multiples of 128 bytes, so that going to
-     * other columns is one instruction. */
+    /* The same in this thread's row of its warp's 16; going to other columns is one instruction. */
     static __device__ __forceinline__ uint32_t mine(uint32_t tile, int eighth)
     {
         return at(tile, threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16, 0) ^ eighth << 4;

@@ -35,7 +35,8 @@ qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm
         });
 }
 
-/* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One warp a row. */
+/* zdz = sum qkv * dqkv;  dqkv = r * rotate back(dqkv), in place. One warp a row. A kernel of its own for fused runs,
+ * too: dqkv comes from attention, not from a GEMM whose epilogue could do it, and two GEMMs read it. */
 template <int V> __global__ void __launch_bounds__(ROW_THREADS)
     qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride, int64_t rows,
                  int64_t cols, RowNorm norm, Rope rope)
