@@ -48,8 +48,8 @@ def config(name, **changes):
     return path
 
 
-def run(*arguments, expect=0):
-    done = subprocess.run([TRAIN, *arguments], capture_output=True, text=True)
+def run(*arguments, expect=0, environment={}):
+    done = subprocess.run([TRAIN, *arguments], capture_output=True, text=True, env=os.environ | environment)
     if done.returncode != expect:
         raise AssertionError(f"exit code {done.returncode} instead of {expect}: {done.stderr[-2000:]}")
     return done
@@ -121,6 +121,20 @@ def killed_run_continues_bitwise_from_its_last_checkpoint():
     child.wait()
     run(path, "--resume")
     same_end("whole", "killed")
+
+
+@test
+def other_libraries_are_told_not_bitwise():
+    path = config("moved")
+    root = os.path.join(WORK, "moved")
+    shutil.copytree(os.path.join(WORK, "whole"), root)
+    for later in glob.glob(root + "/checkpoints/step-*"):
+        if not later.endswith("00000007"):
+            shutil.rmtree(later)
+    header = json.loads(open(os.path.join(root, "log.jsonl")).readline())
+    core = "Prescott" if "Nehalem" in header["libraries"] else "Nehalem"
+    told = run(path, "--resume", environment={"OPENBLAS_CORETYPE": core}).stderr     # counts as another library
+    assert "other library versions" in told and "not bitwise" in told, told
 
 
 def close_runs(a, b):

@@ -20,16 +20,22 @@ struct Graph {
     cudaGraphExec_t exec;
 };
 
+/* Null where there is no room, which the caller reports. */
+static void *memory_or_null(const char *op, cudaError_t status, void *memory)
+{
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    CUDA_CHECK(op, status);
+    return memory;
+}
+
 static void *device_alloc(size_t bytes)
 {
     void *memory = nullptr;
-    cudaError_t status = cudaMalloc(&memory, bytes ? bytes : 1);
-    if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError();     /* the caller reports it */
-        return nullptr;
-    }
-    CUDA_CHECK("alloc", status);
-    return memory;
+    const cudaError_t status = cudaMalloc(&memory, bytes ? bytes : 1);
+    return memory_or_null("alloc", status, memory);
 }
 
 static void device_release(void *memory) { CUDA_CHECK("release", cudaFree(memory)); }
@@ -37,13 +43,8 @@ static void device_release(void *memory) { CUDA_CHECK("release", cudaFree(memory
 static void *device_alloc_host(size_t bytes)
 {
     void *memory = nullptr;
-    cudaError_t status = cudaMallocHost(&memory, bytes ? bytes : 1);
-    if (status == cudaErrorMemoryAllocation) {
-        cudaGetLastError();     /* the caller reports it */
-        return nullptr;
-    }
-    CUDA_CHECK("alloc_host", status);
-    return memory;
+    const cudaError_t status = cudaMallocHost(&memory, bytes ? bytes : 1);
+    return memory_or_null("alloc_host", status, memory);
 }
 
 static void device_release_host(void *memory) { CUDA_CHECK("release_host", cudaFreeHost(memory)); }

@@ -33,10 +33,10 @@ struct Contender {
 /* The unfused op, cublasLt's own choice of a product, and the fastest. The library has made its choices. */
 static std::vector<Contender> not_fused(const Case &c)
 {
-    const Product &p = c.product;
+    const Product p = c.product;
     std::vector<Contender> all = {{"unfused", c.unfused},
                                   {"product", default_product(p.form, p.d, p.a, p.b)},
-                                  {"best product", [&] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b, Tensor{}); }}};
+                                  {"best product", [=, &c] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b, Tensor{}); }}};
     prepare(c);
     for (const Contender &each : all) each.run();
     return all;
@@ -120,7 +120,11 @@ int main(int argc, char **argv)
         {"variants", time_variants}, {"alone", time_each_alone},
         {"once", [](const Sizes &, const Case &c) { run_once(c); }}};
     const auto mode = modes.find(argv[argc - 1]);
-    const bool named = mode == modes.end() ? argc == 3 : argc == 4;
+    const bool named = argc == (mode == modes.end() ? 3 : 4);
+    if (argc == 4 && !named) {
+        fprintf(stderr, "bench_fused: no such mode: %s\n", argv[3]);
+        return 2;
+    }
     const char *only = named ? argv[2] : nullptr;
     int done = 0;
     open_backend(cache);
