@@ -1,11 +1,8 @@
 /* Device helpers: 16-byte loads and stores of bf16 rows, and sums over a warp or a block in a fixed order. */
 #pragma once
+#include "kernels/cuda/bf16.cuh"
 #include "kernels/cuda/formulas.h"
 #include "kernels/tensor.h"
-#include <cstdint>
-#include <cuda_bf16.h>
-
-typedef __nv_bfloat16 bf16;
 
 /* V consecutive values as they lie in memory. V = 8 is one 16-byte access; other V suit rows without that
  * alignment. Kernels load several of them before they use the first: that keeps enough bytes in flight. */
@@ -28,17 +25,14 @@ template <int V> static __device__ __forceinline__ Raw<V> load_raw(const bf16 *f
     return raw;
 }
 
-static __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
-static __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-
 template <int V> static __device__ __forceinline__ void unpack(const Raw<V> &raw, float (&x)[V])
 {
     if constexpr (V == 8) {
         const uint32_t word[4] = {raw.words.x, raw.words.y, raw.words.z, raw.words.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[2 * i] = low_of(word[i]);
-            x[2 * i + 1] = high_of(word[i]);
+            const float2 pair = unpack(word[i]);
+            x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
         }
     } else {
 #pragma unroll
@@ -51,12 +45,6 @@ template <int V> static __device__ __forceinline__ void load(const bf16 *from, f
     unpack(load_raw<V>(from), x);
 }
 
-static __device__ __forceinline__ uint32_t pack2(float low, float high)
-{
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-}
-
 static __device__ __forceinline__ void store_words(bf16 *to, const uint32_t (&pair)[4])
 {
     *reinterpret_cast<uint4 *>(to) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
@@ -65,7 +53,7 @@ static __device__ __forceinline__ void store_words(bf16 *to, const uint32_t (&pa
 template <int V> static __device__ __forceinline__ void store(bf16 *to, const float (&x)[V])
 {
     if constexpr (V == 8) {
-        const uint32_t pair[4] = {pack2(x[0], x[1]), pack2(x[2], x[3]), pack2(x[4], x[5]), pack2(x[6], x[7])};
+        const uint32_t pair[4] = {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])};
         store_words(to, pair);
     } else {
 #pragma unroll

@@ -12,11 +12,10 @@
  *   tile reduction   RowSum (partial sums a row and column tile), column_sum
  *   stateful         RowRunningSum: maximum and sum of exponentials from chunk to chunk */
 #pragma once
+#include "kernels/cuda/bf16.cuh"
 #include "kernels/cuda/formulas.h"
 #include "kernels/cuda/fused/ptx_sm90.cuh"
 #include "kernels/tensor.h"
-
-typedef __nv_bfloat16 bf16;
 
 /* This thread's two rows of the matrix: first and first + 8, where they are below `count`. */
 struct Rows {
@@ -31,17 +30,6 @@ struct ColumnTile {
 PTX int lane_of_warp() { return threadIdx.x % 32; }
 PTX int fragment_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 PTX int pair_column(int slice, int pair) { return 16 * slice + 8 * (pair / 2) + threadIdx.x % 4 * 2; }
-
-PTX uint32_t pack(float low, float high)
-{
-    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&both);
-}
-
-PTX float2 unpack(uint32_t both)
-{
-    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
-}
 
 PTX float quad_sum(float x)
 {

@@ -125,7 +125,7 @@ put_row(bf16 *to, const float (&sum)[2 * PAIRS], float factor, int cols)
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) {
         int c = 2 * (lane + 32 * p);
-        if (c < cols) *(uint32_t *)(to + c) = pack2(sum[2 * p] * factor, sum[2 * p + 1] * factor);
+        if (c < cols) *(uint32_t *)(to + c) = pack(sum[2 * p] * factor, sum[2 * p + 1] * factor);
     }
 }
 

@@ -95,12 +95,13 @@ swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, 
             uint32_t again[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const SwigluGrad low = swiglu_grad(low_of(gate[i]), low_of(up[i]), r * low_of(dy[i]));
-                const SwigluGrad high = swiglu_grad(high_of(gate[i]), high_of(up[i]), r * high_of(dy[i]));
+                const float2 g = unpack(gate[i]), u = unpack(up[i]), grad = unpack(dy[i]);
+                const SwigluGrad low = swiglu_grad(g.x, u.x, r * grad.x);
+                const SwigluGrad high = swiglu_grad(g.y, u.y, r * grad.y);
                 sum += low.zdz + high.zdz;
-                gate[i] = pack2(low.gate, high.gate);
-                up[i] = pack2(low.up, high.up);
-                again[i] = pack2(low.y, high.y);
+                gate[i] = pack(low.gate, high.gate);
+                up[i] = pack(low.up, high.up);
+                again[i] = pack(low.y, high.y);
             }
             store_words(d + 16 * b, gate);
             store_words(d + 16 * b + 8, up);
