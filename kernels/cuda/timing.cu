@@ -12,6 +12,7 @@ struct Events {
     const char *op;
     std::vector<cudaEvent_t> all;
 
+    Events(const Events &) = delete;
     Events(const char *name, size_t count) : op(name), all(count)
     {
         for (cudaEvent_t &event : all) CUDA_CHECK(op, cudaEventCreate(&event));

@@ -3,7 +3,6 @@
 #include "kernels/cuda/timing.h"
 #include <algorithm>
 #include <cinttypes>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -279,17 +278,18 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
         std::sort(list.begin(), list.end(), sooner);
     };
 
-    for (const cublasLtMatmulAlgo_t &algo : algos) {
-        list.push_back({algo, c.data != nullptr, 0});
-        if (!multiplies(list.size() - 1)) list.pop_back();
-        if (e->shape.add) list.push_back({algo, false, 0});
-        if (e->shape.add && !multiplies(list.size() - 1)) list.pop_back();
-    }
+    const bool inside = c.data, behind = !c.data || e->shape.add;
+    for (const cublasLtMatmulAlgo_t &algo : algos)
+        for (bool add : {true, false}) {
+            if (!(add ? inside : behind)) continue;
+            list.push_back({algo, add, 0});
+            if (!multiplies(list.size() - 1)) list.pop_back();
+        }
     if (list.empty()) cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmul", "the library runs none of its own proposals");
     time([&] { return time_in_turn(ctx, op, runs, FIRST_ROUNDS); });
     int kept[2] = {};   /* half of them of either kind, where there are two */
     list.erase(std::remove_if(list.begin(), list.end(),
-                              [&](const Candidate &t) { return kept[t.add]++ >= FINALISTS / (e->shape.add ? 2 : 1); }),
+                              [&](const Candidate &t) { return kept[t.add]++ >= FINALISTS / (inside + behind); }),
                list.end());
     time([&] { return time_alone(ctx, op, runs); });
     e->algo = list[0].algo;
