@@ -8,9 +8,10 @@ gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by a
 coda.c runs with separate kernels (off) and with fused ones where they are faster (auto). Processes take turns on
 the card, one measuring while the others are idle or not yet started, --rounds times; a time is the median of a
 process, a ratio the median over the rounds, with half the distance between the lowest and the highest. Ours run
-beside the first recipe. Both sides queue all repetitions at once, on a card that is hot from the same work, so that
-no time to launch counts, and both add in FP32 (allow_bf16_reduced_precision_reduction is off). Ours leaves the
-gradients of the norms' weights to the optimiser's pass over the weights, once a step: a layer's time is without them.
+beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot from the same
+work, so that no time to launch counts; a step of ours goes from one wait to the next, as in training. Both sides add
+in FP32 (allow_bf16_reduced_precision_reduction is off). Ours leaves the gradients of the norms' weights to the
+optimiser's pass over the weights, once a step: a layer's time is without them.
 Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import argparse

@@ -3,6 +3,7 @@
 
 static const float PART_MS = 60;    /* to settle, and to measure: all shapes of a model in less than a minute */
 static const float SHORT_MS = 1;    /* shorter runs are recorded, as many as take so long */
+static const float LEAST_MS = 1e-3f;    /* what events can tell apart */
 enum { MOST_RUNS = 200 };           /* of each part: runs that are short do not come near the power limit */
 static const double NEAR = 1.04;    /* times the best: what drifts meanwhile is less */
 
@@ -57,7 +58,7 @@ struct Clock {
     double alone(const Run &run)
     {
         run();      /* whatever its first call makes */
-        const float once = ms(run, 1), part = std::min(PART_MS, MOST_RUNS * once);
+        const float once = std::max(ms(run, 1), LEAST_MS), part = std::min(PART_MS, MOST_RUNS * once);
         if (once >= SHORT_MS) return settled(run, once, part);
         const int count = (int)(SHORT_MS / once) + 1;
         cuda_device.capture_begin(stream);

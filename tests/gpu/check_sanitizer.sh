@@ -24,7 +24,7 @@ report "memcheck of every op" $? "$(grep -m1 -E 'Invalid|ERROR SUMMARY|not suppo
 grep -q 'ERROR SUMMARY: 0 errors' "$log"
 report "memcheck of every fused op" $? "$(grep -m1 -E 'Invalid|ERROR SUMMARY|not supported' "$log")"
 
-libraries='access at (cudnn|nvjet|cutlass|void cutlass|cublas|void cublas|sm[0-9]+_xmma|ampere_|gemm[^_])'
+libraries='access at (cudnn|void cudnn|nvjet|cutlass|void cutlass|cublas|void cublas|sm[0-9]+_xmma|ampere_|gemm[^_])'
 races() { # name, program and its arguments
     name=$1
     shift

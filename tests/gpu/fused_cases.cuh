@@ -390,7 +390,7 @@ static Case head_dw_case(const Sizes &s, float lift)
             {},
             false,
             {GEMM_TN, grad, h.e, h.axg},
-            3e-3};
+            5e-3};
 }
 
 static Case head_eval_case(const Sizes &s)

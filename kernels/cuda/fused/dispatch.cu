@@ -56,9 +56,9 @@ const char *dispatch_choice(const OpContext *ctx, OpId op)
         return text;
     }
     const FusedChoice *c = fused_last_choice(b->fused, op);
-    if (b->planning || !c)
-        return mode == FUSION_ON ? "fused on Hopper, where the sizes allow it"
-                                 : "fused on Hopper, where that measures faster";
+    if (!c && b->ran_flops[op] > 0) return mode == FUSION_ON ? "fused, too small to be measured" : nullptr;
+    if (!c) return mode == FUSION_ON ? "fused on Hopper, where the sizes allow it"
+                                     : "fused on Hopper, where that measures faster";
     const bool by_library = mode == FUSION_AUTO && !c->fused;
     snprintf(fused, sizeof fused, "fused %s, cluster %d", fused_tile_name(c->variant.tile), c->variant.cluster);
     if (!(c->fused_us > 0)) return by_library ? nullptr : strcpy(text, fused);

@@ -263,16 +263,15 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
 {
     std::vector<Candidate> list;
     std::vector<Run> runs;
-    auto multiplies = [&](size_t i) {
-        const Candidate &t = list[i];
-        return multiply(ctx, *e, &t.algo, target, a.data, b.data, t.add ? c.data : nullptr) == CUBLAS_STATUS_SUCCESS;
+    auto product = [&](const Candidate &t) {
+        return multiply(ctx, *e, &t.algo, target, a.data, b.data, t.add ? c.data : nullptr);
     };
     const double penalty = e->shape.add ? separate_us(op, bytes) : 0;
     auto total = [&](const Candidate &t) { return t.us + (e->shape.add && !t.add ? penalty : 0); };
     auto sooner = [&](const Candidate &x, const Candidate &y) { return total(x) < total(y); };
     auto time = [&](auto how) {
         runs.clear();
-        for (size_t i = 0; i < list.size(); i++) runs.push_back([&, i] { multiplies(i); });
+        for (size_t i = 0; i < list.size(); i++) runs.push_back([&, i] { LT_CHECK(op, product(list[i])); });
         const std::vector<double> us = how();
         for (size_t i = 0; i < list.size(); i++) list[i].us = us[i];
         std::sort(list.begin(), list.end(), sooner);
@@ -283,7 +282,7 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
         for (bool add : {true, false}) {
             if (!(add ? inside : behind)) continue;
             list.push_back({algo, add, 0});
-            if (!multiplies(list.size() - 1)) list.pop_back();
+            if (product(list.back()) != CUBLAS_STATUS_SUCCESS) list.pop_back();
         }
     if (list.empty()) cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmul", "the library runs none of its own proposals");
     time([&] { return time_in_turn(ctx, op, runs, FIRST_ROUNDS); });
