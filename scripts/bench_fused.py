@@ -62,9 +62,9 @@ def print_op(width, op, runs):
     ratio, spread, word = compared([float(run[7]) for run in runs])
     theirs = coda(op, width)
     against = "" if theirs is None else "ahead" if middle(9) < theirs else "behind"
-    print(f"| {width} | {op} | {runs[0][3]} | {middle(4):.3f} | {middle(5):.0f} | {middle(6):.3f} | {ratio:.3f} | "
-          f"{spread:.3f} | {word} | {runs[0][10]} | {middle(8):.3f} | {middle(9):.3f} | {theirs or ''} | {against} |",
-          flush=True)
+    row = [width, op, runs[0][3], f"{middle(4):.3f}", f"{middle(5):.0f}", f"{middle(6):.3f}", f"{ratio:.3f}",
+           f"{spread:.3f}", word, runs[0][10], f"{middle(8):.3f}", f"{middle(9):.3f}", str(theirs or ""), against]
+    print("| " + " | ".join(row) + " |", flush=True)
 
 
 def print_head(width, ops):
@@ -78,8 +78,8 @@ def print_head(width, ops):
         ours = sum(float(run[4] if run[10] == "fused" else run[6]) for run in runs)
         ratios.append(unfused / ours)
     ratio, spread, word = compared(ratios)
-    print(f"| {width} | head, forward and backward, as auto runs it | | | | | {ratio:.3f} | {spread:.3f} | {word} | | | | | |",
-          flush=True)
+    row = [width, "head, forward and backward, as auto runs it", "", "", "", "", f"{ratio:.3f}", f"{spread:.3f}", word]
+    print("| " + " | ".join(row + 5 * [""]) + " |", flush=True)
 
 
 def main():

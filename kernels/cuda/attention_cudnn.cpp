@@ -193,7 +193,8 @@ static AttentionPlans *plans_of(const OpContext *ctx, const char *op)
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(backend->attention->handle, stream_of(ctx));
     if (status != CUDNN_STATUS_SUCCESS)
         cuda_fail(__FILE__, __LINE__, op, "cudnnCreate",
-                  (std::string(cudnnGetErrorString(status)) + ", " + backend->gpu + ", " + cudnn_version_text()).c_str());
+                  (cudnnGetErrorString(status) + std::string(" on ") + backend->gpu + " with " + cudnn_version_text())
+                      .c_str());
     return backend->attention;
 }
 

@@ -2,11 +2,11 @@
  * algorithm that it proposes, which the unfused op uses ("free epilogue": the gain if the epilogue cost
  * nothing), and by the one that it chooses itself (fused/product).
  *
- *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, in turn with the others,
- *                                   and whether auto runs it; --cache keeps choices for the next process
+ *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, in turn with
+ *                                   the others, and whether auto runs it; --cache keeps choices for the next process
  *   bench_fused WIDTH OP variants   every variant in turn
- *   bench_fused WIDTH OP alone      every variant, the unfused op and both products with the card to themselves, as auto
- *                                   measures; the lowest and the highest of three times
+ *   bench_fused WIDTH OP alone      every variant, the unfused op and both products with the card to themselves,
+ *                                   as auto measures; the lowest and the highest of three times
  *   bench_fused WIDTH OP once       every variant and the unfused op once, for a profiler */
 #include "kernels/cuda/timing.h"
 #include "tests/gpu/fused_cases.cuh"

@@ -32,7 +32,10 @@ struct Case {
 };
 
 /* A number that all rows go into has a reference where they are few: it takes minutes for many. */
-static bool few(int64_t rows) { return rows < 8192; }
+static std::function<Row(int64_t)> where_few(int64_t rows, const std::function<Row(int64_t)> &want)
+{
+    return rows < 8192 ? want : nullptr;
+}
 
 static Output sums_output(const char *name, RowSums sums, int64_t rows, std::function<double(int64_t)> want)
 {
@@ -258,7 +261,7 @@ static Case dw_case(const Sizes &s, OpId op, int64_t n, int64_t k, bool accumula
             for (double v : want(row)) sum += v * v;
         return Row{sum};
     };
-    if (with_sum) c.outputs.push_back({"sumsq", shown, false, few(s.T) ? want_sum : std::function<Row(int64_t)>()});
+    if (with_sum) c.outputs.push_back({"sumsq", shown, false, where_few(s.T, want_sum)});
     c.fused = [=](const FusedCall &call) { fused_dw(call, grad, dy, a, accumulate, sumsq), show(); };
     c.unfused = [=] { cuda_dw(&ctx, op, grad, dy, a, accumulate, sumsq), show(); };
     if (accumulate)
@@ -443,7 +446,7 @@ static Case head_dx_case(const Sizes &s)
     return {"head_dx",
             OP_HEAD_DX,
             2.0 * s.chunk * s.padded() * s.d,
-            {{"dx", dx, false, want}, {"dgamma", dgamma, false, few(s.chunk) ? want_dgamma : std::function<Row(int64_t)>()}},
+            {{"dx", dx, false, want}, {"dgamma", dgamma, false, where_few(s.chunk, want_dgamma)}},
             [=](const FusedCall &call) {
                 fused_head_dx(call, dx, (float *)dgamma.data, &h, (const float *)gamma.data, false);
             },

@@ -476,7 +476,8 @@ static void attention_fits_any_workspace(void **state)
 {
     GpuTest *test = *state;
     const OpContext enough = test->gpu;
-    test->size = (OpSizes){.batch = 6, .seq = 640, .heads = 4, .kv_heads = 2, .head_dim = 64, .hidden = 256, .ffn = 512};
+    test->size = (OpSizes){
+        .batch = 6, .seq = 640, .heads = 4, .kv_heads = 2, .head_dim = 64, .hidden = 256, .ffn = 512};
     for (size_t room = (size_t)1 << 20; room <= (size_t)128 << 20; room *= 2) {
         Errors errors = {0};
         CudaOptions options = {.attention = CUDA_ATTENTION_CUDNN};

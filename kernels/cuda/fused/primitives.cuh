@@ -89,8 +89,8 @@ PTX float row_rstd(RowNorm norm, Rows rows, int half)
 
 /* ---- tile load and store ------------------------------------------------------------------------------- */
 
-/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says: for that it begins at a multiple of
- * 1024 bytes (512 for 32 columns). */
+/* A tile of 64 rows x WIDTH bf16 in a chunk buffer, swizzled as its tensor map says: for that it begins at a
+ * multiple of 1024 bytes (512 for 32 columns). */
 template <int WIDTH> struct Tile16 {
     static_assert(WIDTH == 64 || WIDTH == 32, "rows of 128 or 64 bytes");
     static constexpr int COLS = WIDTH, BYTES = 64 * WIDTH * 2;

@@ -84,9 +84,9 @@ void cuda_head(const OpContext *ctx, const HeadChunk *h)
     LAUNCH_CHECK(OP_HEAD);
 }
 
-/* loss, alpha, beta, s and axg = alpha xg of each row. A kernel of its own for fused runs, too: it needs the sums over
- * all tiles of the vocabulary, and the two GEMMs behind it need what it leaves. One block a row, whose threads load ROW_BATCH vectors
- * while the sums are on their way. */
+/* loss, alpha, beta, s and axg = alpha xg of each row. A kernel of its own for fused runs, too: it needs the sums
+ * over all tiles of the vocabulary, and the two GEMMs behind it need what it leaves. One block a row, whose threads
+ * load ROW_BATCH vectors while the sums are on their way. */
 template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadChunk h)
 {
     enum { ROW_BATCH = 2 };
