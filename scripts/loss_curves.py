@@ -5,7 +5,8 @@ data.
     python3 scripts/loss_curves.py [--out=PREFIX] [--steps=N]
 
 PyTorch is Hugging Face's Llama with FP32 parameters, matrix products in BF16 by autocast, and AdamW: what
-coda.c computes. Every batch is fresh. Writes PREFIX.csv and PREFIX.svg (docs/loss_curves by default), prints
+coda.c computes. Every batch is fresh; the learning rate rises for a tenth of the steps and falls to a tenth along a
+cosine. Writes PREFIX.csv and PREFIX.svg (docs/loss_curves by default), prints
 the largest difference of each pair over all steps, and exits with code 1 if one is over 0.5 %. PyTorch runs once
 more in FP32 throughout: how far its two curves part shows what rounding alone does. Needs a GPU,
 PyTorch with transformers and matplotlib, and `make CUDA=1 build/cuda/tests/gpu/test_gpu_model`.
@@ -13,6 +14,7 @@ PyTorch with transformers and matplotlib, and `make CUDA=1 build/cuda/tests/gpu/
 import argparse
 import csv
 import itertools
+import math
 import os
 import sys
 import tempfile
@@ -24,7 +26,16 @@ import test_against_torch as against  # noqa: E402: needs the path
 SIZES = dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16,
              num_key_value_heads=8, head_dim=64, vocab_size=against.VOCAB, max_position_embeddings=512)
 SEQ, DECAY, BAR = 512, 0.1, 0.005
+WARMUP, FINAL = 0.1, 0.1        # of the steps, and of the highest learning rate
 COLORS = ["#1f6fb4", "#2a8a3e", "#d1570c"]
+
+
+def learning_rate(step, steps):
+    warmup = max(1, round(WARMUP * steps))
+    if step < warmup:
+        return against.LR * (step + 1) / warmup
+    along = (step - warmup) / max(1, steps - warmup)
+    return against.LR * (FINAL + (1 - FINAL) * (1 + math.cos(math.pi * along)) / 2)
 
 
 def curves(torch, steps):
@@ -38,14 +49,15 @@ def curves(torch, steps):
                                       rms_norm_eps=1e-5, attention_dropout=0.0)
     model = transformers.LlamaForCausalLM(config).cuda().float()
     batches = against.make_batches(torch, steps, 2, SEQ)
+    rates = [learning_rate(step, steps) for step in range(steps)]
     with tempfile.TemporaryDirectory() as folder:
-        against.save(model, batches, folder)
+        against.save(model, batches, rates, folder)
         losses = {name: against.trace(torch, folder, fusion)[1]
                   for name, fusion in (("fused", "on"), ("unfused", "off"))}
     exact = copy.deepcopy(model)
-    losses["pytorch"] = against.train(torch, model, batches, DECAY, autocast=True)
+    losses["pytorch"] = against.train(torch, model, batches, rates, DECAY, autocast=True)
     torch.backends.cuda.matmul.allow_tf32 = False
-    return losses, against.train(torch, exact, batches, DECAY)
+    return losses, against.train(torch, exact, batches, rates, DECAY)
 
 
 def write_csv(path, losses):

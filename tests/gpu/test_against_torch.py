@@ -48,13 +48,15 @@ def make_optimizer(torch, model, decay):
     matrices = [p for n, p in named if p.dim() == 2 and "embed" not in n and "lm_head" not in n]
     rest = [p for n, p in named if p.dim() != 2 or "embed" in n or "lm_head" in n]
     groups = [dict(params=matrices, weight_decay=decay), dict(params=rest, weight_decay=0.0)]
-    return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
 
 
-def train(torch, model, batches, decay, autocast=False):
-    """Trains the model and returns its losses; autocast: matrix products in BF16."""
+def train(torch, model, batches, rates, decay, autocast=False):
+    """Trains the model, each step at its learning rate, and returns its losses; autocast: products in BF16."""
     optimizer, losses = make_optimizer(torch, model, decay), []
-    for tokens in batches:
+    for tokens, rate in zip(batches, rates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
             loss = loss_of(torch, model, tokens.cuda())
         optimizer.zero_grad(set_to_none=True)
@@ -71,14 +73,15 @@ def gradients(torch, model, tokens):
     return {n: p.grad.float().flatten() for n, p in model.named_parameters()}
 
 
-def save(model, batches, folder):
-    """The model and the batches as the tool reads them."""
+def save(model, batches, rates, folder):
+    """The model, the batches and each step's learning rate as the tool reads them."""
     import numpy
 
     model.save_pretrained(os.path.join(folder, "model"))
     with open(os.path.join(folder, "batches.bin"), "wb") as f:
         numpy.array([len(batches), batches.shape[1], batches.shape[2] - 1], numpy.int32).tofile(f)
-        for tokens in batches:
+        for tokens, rate in zip(batches, rates):
+            numpy.float32(rate).tofile(f)
             tokens[:, :-1].numpy().astype(numpy.int32).tofile(f)
             tokens[:, 1:].numpy().astype(numpy.int32).tofile(f)
 
@@ -88,7 +91,7 @@ def trace(torch, folder, fusion):
     import numpy
 
     weights, data, out = (os.path.join(folder, n) for n in ("model", "batches.bin", "out.bin"))
-    done = subprocess.run([TOOL, "trace", weights, data, out, str(LR), fusion], stdout=subprocess.PIPE,
+    done = subprocess.run([TOOL, "trace", weights, data, out, fusion], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"not ok - the tool failed: {done.stderr}")
@@ -145,19 +148,19 @@ def main():
                 if p.dim() == 1:
                     p.mul_(1 + 0.1 * torch.randn_like(p))
         kind = "tied" if tied else "untied"
-        batches = make_batches(torch, 200, 2)
+        batches, rates = make_batches(torch, 200, 2), [LR] * 200
         with tempfile.TemporaryDirectory() as folder:
-            save(model, batches[:50], folder)
+            save(model, batches[:50], rates[:50], folder)
             exact, half = exact_and_half(torch, model, batches[0])
-            expected = train(torch, model, batches[:50], 0.1)
+            expected = train(torch, model, batches[:50], rates[:50], 0.1)
             for fusion, fused in FUSIONS.items():
                 grads, losses = trace(torch, folder, fusion)
                 compare_gradients(exact, half, grads, f"at initialisation, {kind}{fused}")
                 off = largest_difference(losses, expected)[0]
                 check(len(losses) == 50 and off <= 0.005, f"50 losses within 0.5 %, {kind}{fused}",
                       f"largest difference {100 * off:.3f} %, last loss {losses[-1]:.4f}")
-            train(torch, model, batches[50:], 0.1)
-            save(model, batches[:1], folder)
+            train(torch, model, batches[50:], rates[50:], 0.1)
+            save(model, batches[:1], rates[:1], folder)
             exact, half = exact_and_half(torch, model, batches[0])
             for fusion, fused in FUSIONS.items():
                 grads, _ = trace(torch, folder, fusion)

@@ -4,10 +4,10 @@
  *
  * With arguments it is a tool for tests/gpu/test_against_torch.py:
  *
- *   test_gpu_model trace HF_DIR BATCHES OUT LR off|on
+ *   test_gpu_model trace HF_DIR BATCHES OUT off|on
  *
- * BATCHES: int32 steps, sequences, seq; then tokens and targets of each step. OUT, f32: the loss of each step
- * at learning rate LR, and before that, at the given weights, every gradient of the first batch in Hugging
+ * BATCHES: int32 steps, sequences, seq; then of each step its learning rate in f32, tokens and targets. OUT, f32:
+ * the loss of each step, and before that, at the given weights, every gradient of the first batch in Hugging
  * Face's order of names as the tool prints them. off|on: fused kernels. */
 #include "tests/gpu/gpu_model.h"
 #include "data/loader.h"
@@ -397,7 +397,7 @@ static void fail_on(Errors *errors)
     exit(1);
 }
 
-static int trace(const char *dir, const char *batches, const char *out, float lr, FusionMode fusion)
+static int trace(const char *dir, const char *batches, const char *out, FusionMode fusion)
 {
     Errors errors = {0};
     char path[1024];
@@ -436,7 +436,8 @@ static int trace(const char *dir, const char *batches, const char *out, float lr
     }
     batch.valid = (int64_t)T;
     for (int step = 0; step < head[0]; step++) {
-        if (fread(batch.tokens, sizeof(int32_t), T, in) != T ||
+        float lr;
+        if (fread(&lr, sizeof lr, 1, in) != 1 || fread(batch.tokens, sizeof(int32_t), T, in) != T ||
             fread(batch.targets, sizeof(int32_t), T, in) != T)
             return 1;
         if (!step) {
@@ -475,9 +476,8 @@ static int trace(const char *dir, const char *batches, const char *out, float lr
 
 int main(int argc, char **argv)
 {
-    if (argc == 7 && !strcmp(argv[1], "trace"))
-        return trace(argv[2], argv[3], argv[4], (float)atof(argv[5]),
-                     strcmp(argv[6], "on") ? FUSION_OFF : FUSION_ON);
+    if (argc == 6 && !strcmp(argv[1], "trace"))
+        return trace(argv[2], argv[3], argv[4], strcmp(argv[5], "on") ? FUSION_OFF : FUSION_ON);
     static FusionMode separate = FUSION_OFF, fused = FUSION_ON;
     const struct CMUnitTest tests[] = {
         BOTH_WAYS(gradients_match_the_cpu),
