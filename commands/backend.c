@@ -34,7 +34,7 @@ static bool open_cuda(Backend *backend, const Config *config, bool plan_only, co
 {
     CudaOptions options = cuda_options(config, cache_dir);
     OpContext *ctx = &backend->ctx;
-    ctx->backend = plan_only ? cuda_backend_describe(&options, errors) : cuda_backend_open(&options, errors);
+    ctx->backend = plan_only ? cuda_backend_describe(&options) : cuda_backend_open(&options, errors);
     if (!ctx->backend) return false;
     backend->ops = &cuda_ops;
     backend->device = &cuda_device;

@@ -110,7 +110,7 @@ typedef struct Ops {
     const char *name;       /* "cpu", "cuda" */
 
     /* How many parts op leaves per row in its RowSums for an output of `cols` columns. */
-    int (*parts)(const OpContext *ctx, OpId op, int64_t rows, int64_t cols);
+    int (*parts)(const OpContext *ctx, OpId op, int64_t cols);
 
     /* Bytes of the largest scratch that any op needs for these sizes: what OpContext.workspace must hold.
      * shape.seq is the longest range of keys that a row may attend to. */

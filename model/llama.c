@@ -314,7 +314,7 @@ static void backward(Llama *model)
         double *sumsqo = ctx->last_micro ? b->sumsq + y->wo : NULL;
         ctx->layer = l;
 
-        zdz.parts = op->parts(ctx, OP_DOWN_DX, b->dz.rows, b->dz.cols);
+        zdz.parts = op->parts(ctx, OP_DOWN_DX, b->dz.cols);
         op->down_dx(ctx, b->dz, model->shape.keep_y ? (Tensor){0} : y->y, zdz, b->dx, w2->working, y->z,
                     norm1);
         op->dw(ctx, OP_DOWN_DW, w2->grad, b->dx, y->y, accumulate, sumsq2);
@@ -323,7 +323,7 @@ static void backward(Llama *model)
         op->out_dx(ctx, b->d_o, b->dx, wo->working);
         op->dw(ctx, OP_OUT_DW, wo->grad, b->dx, y->o, accumulate, sumsqo);
         op->attention_bwd(ctx, b->dqkv, b->d_o, y->qkv, y->o, y->lse, attention_shape(model));
-        zdz.parts = op->parts(ctx, OP_QKV_GRAD, b->dqkv.rows, b->dqkv.cols);
+        zdz.parts = op->parts(ctx, OP_QKV_GRAD, b->dqkv.cols);
         op->qkv_grad(ctx, b->dqkv, zdz, y->qkv, norm, rope(model));
         op->norm_dx(ctx, OP_QKV_DX, b->dx, b->dqkv, wqkv->working, b->dx, y->x, norm, zdz);
         op->dw(ctx, OP_QKV_DW, wqkv->grad, b->dqkv, y->x, accumulate, NULL);

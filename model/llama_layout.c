@@ -59,7 +59,7 @@ static Tensor take(Plan *plan, BufferClass class, int64_t rows, int64_t cols, Dt
 static RowSums take_sums(const Llama *model, Plan *plan, BufferClass class, OpId op, int64_t rows,
                          int64_t cols)
 {
-    int parts = model->ops->parts(&model->ctx, op, rows, cols);
+    int parts = model->ops->parts(&model->ctx, op, cols);
     return (RowSums){plan_take(plan, class, (size_t)(rows * parts) * sizeof(float)), parts};
 }
 
@@ -166,8 +166,8 @@ static void lay_backward(Llama *model, Plan *plan, struct LlamaBuffers *b)
     b->dz = take(plan, BUFFER_BACKWARD, s->rows, 2 * s->ffn, s->act);
     b->dqkv = take(plan, BUFFER_BACKWARD, s->rows, s->qkv_cols, s->act);
     b->d_o = take(plan, BUFFER_BACKWARD, s->rows, s->q_cols, s->act);
-    int down = model->ops->parts(&model->ctx, OP_DOWN_DX, s->rows, 2 * s->ffn);
-    int qkv = model->ops->parts(&model->ctx, OP_QKV_GRAD, s->rows, s->qkv_cols);
+    int down = model->ops->parts(&model->ctx, OP_DOWN_DX, 2 * s->ffn);
+    int qkv = model->ops->parts(&model->ctx, OP_QKV_GRAD, s->qkv_cols);
     b->zdz = (RowSums){.parts = down > qkv ? down : qkv};
     b->zdz.data = plan_take(plan, BUFFER_BACKWARD, (size_t)(s->rows * b->zdz.parts) * sizeof(float));
 }

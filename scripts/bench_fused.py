@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Table of the fused ops against cublasLt and a separate kernel, from three processes a width.
+"""Table of the fused ops against cublasLt and a separate kernel, from --runs processes a width (3).
 
     make build/cuda/tests/gpu/bench_fused
     python3 scripts/bench_fused.py [--program PATH] [--op OP] [--runs N] [1b 8b 70b]
 
-variant: the one that auto chooses; auto: what it then runs, by the times with the card to itself that the first
-process measures. ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the
+variant: the one that auto chooses; auto: what it then runs, by the times, alone and in turn, that the first process
+measures. ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the
 distance between the lowest and the highest. A difference inside that spread is called equal. free: the ratio if the
 epilogue cost nothing, the unfused op over its product alone. over product: time of the fused op over that of the
 product alone as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own kernels (v0.1) on an H200

@@ -295,7 +295,7 @@ static void test_table(void **state)
     for (int op = 0; op < OP_COUNT; op++) {
         assert_true(strlen(op_name((OpId)op)) > 1);
         assert_string_equal(cpu_ops.choice(&t->ctx, (OpId)op), "cpu");
-        assert_int_equal(cpu_ops.parts(&t->ctx, (OpId)op, 100, 1000), 1);
+        assert_int_equal(cpu_ops.parts(&t->ctx, (OpId)op, 1000), 1);
         for (int other = 0; other < op; other++)
             assert_string_not_equal(op_name((OpId)op), op_name((OpId)other));
     }

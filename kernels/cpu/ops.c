@@ -2,9 +2,9 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/rounding.h"
 
-static int cpu_parts(const OpContext *ctx, OpId op, int64_t rows, int64_t cols)
+static int cpu_parts(const OpContext *ctx, OpId op, int64_t cols)
 {
-    (void)ctx, (void)op, (void)rows, (void)cols;
+    (void)ctx, (void)op, (void)cols;
     return 1;
 }
 
@@ -12,7 +12,7 @@ static size_t cpu_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t hi
                                   int64_t qkv_cols, int64_t head_chunk, int64_t vocab_padded,
                                   AttentionShape shape)
 {
-    (void)ctx, (void)qkv_cols;
+    (void)ctx;
     int64_t weight_rows = max_i64(max_i64(2 * ffn, qkv_cols), max_i64(vocab_padded, hidden));
     size_t needs[] = {
         attention_scratch(shape),

@@ -103,15 +103,14 @@ typedef enum GemmForm {
     GEMM_TN,    /* d = a^T b    a: [K, M]  b: [K, N] */
 } GemmForm;
 
-/* d (+ c): a and b bf16, d bf16 or f32, accumulated in f32. c has d's shape, stride and dtype, and may be d;
- * c.data NULL: nothing is added. The first call of a shape measures and so waits, unless it is being recorded. */
-void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c);
+/* d = a b in that form, or d += a b: a and b bf16, d bf16 or f32, summed in f32. The first call of a shape measures and
+ * so waits, unless it is being recorded. */
+void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, bool accumulate = false);
 
-/* The same for a kernel behind it that can add c itself, where measuring found that faster: then `added` is
- * false and the product is returned, which stands in d, or in the op's scratch when c and d are the same
- * memory. */
-Tensor gemm_add(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c,
-                bool *added);
+/* d = a b^T + c, all bf16, c of d's shape and stride, perhaps the same memory. Or, where measuring found that faster,
+ * only the product for a kernel behind it that adds c itself: then `added` is false, and what is returned stands in d,
+ * or in the op's scratch when c and d are the same memory. */
+Tensor gemm_add(const OpContext *ctx, OpId op, Tensor d, Tensor a, Tensor b, Tensor c, bool *added);
 
 GemmTable *gemm_table_open(CudaBackend *backend);
 void gemm_table_close(GemmTable *table);

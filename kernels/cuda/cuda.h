@@ -25,7 +25,7 @@ bool cuda_usable(char *why, size_t size);
 void *cuda_backend_open(const CudaOptions *options, Errors *errors);
 
 /* The same for planning only: parts, workspace_bytes and choice work with it, on any machine. */
-void *cuda_backend_describe(const CudaOptions *options, Errors *errors);
+void *cuda_backend_describe(const CudaOptions *options);
 
 void cuda_backend_close(void *backend);
 

@@ -155,7 +155,7 @@ static CudaBackend *make_backend(const CudaOptions *options)
     return b;
 }
 
-void *cuda_backend_describe(const CudaOptions *options, Errors *)
+void *cuda_backend_describe(const CudaOptions *options)
 {
     CudaBackend *b = make_backend(options);
     b->planning = true;

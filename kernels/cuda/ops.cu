@@ -3,11 +3,6 @@
 #include "kernels/cuda/fused/dispatch.h"
 #include <algorithm>
 
-static int cuda_parts(const OpContext *ctx, OpId op, int64_t, int64_t cols)
-{
-    return dispatch_parts(ctx, op, cols);
-}
-
 /* cuDNN's backward pass: dq in f32 and dk, dv of every head in bf16, beside row statistics. Its deterministic
  * form takes many times that: it gets all there is and walks over the batch in steps. */
 static size_t attention_workspace(const CudaOptions &options, AttentionShape s)
@@ -73,7 +68,7 @@ static const char *cuda_choice(const OpContext *ctx, OpId op)
 extern "C" const Ops cuda_ops = [] {
     Ops t = {};
     t.name = "cuda";
-    t.parts = cuda_parts, t.workspace_bytes = cuda_workspace_bytes;
+    t.parts = dispatch_parts, t.workspace_bytes = cuda_workspace_bytes;
     t.embed = cuda_embed, t.qkv = dispatch_qkv, t.attention = cuda_attention, t.residual = dispatch_residual;
     t.gate_up = dispatch_gate_up;
     t.head = dispatch_head, t.head_loss = cuda_head_loss, t.head_dx = dispatch_head_dx,

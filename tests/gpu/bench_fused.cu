@@ -36,7 +36,7 @@ static std::vector<Contender> not_fused(const Case &c)
     const Product p = c.product;
     std::vector<Contender> all = {{"unfused", c.unfused},
                                   {"product", default_product(p.form, p.d, p.a, p.b)},
-                                  {"best product", [=, &c] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b, Tensor{}); }}};
+                                  {"best product", [=, &c] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b); }}};
     prepare(c);
     for (const Contender &each : all) each.run();
     return all;

@@ -184,12 +184,12 @@ static void bench_mode(Layer l, const Width *w, int seq, int mode, const char *c
     c->backend = open_backend(mode, cache), c->stream = cuda_backend_stream(c->backend);
     c->workspace_bytes = cuda_ops.workspace_bytes(c, T, d, f, q, 1, 128, l.attention);
     c->workspace = take(c->workspace_bytes);
-    int parts = cuda_ops.parts(c, OP_OUT, T, d);
+    int parts = cuda_ops.parts(c, OP_OUT, d);
     l.norm = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
     l.norm1 = (RowNorm){row_sums(&l, T, parts, (float)d), 1e-5f, d};
     l.out_sums = row_sums(&l, T, parts, 0);
-    l.zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, T, 2 * f), 0);
-    l.qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, T, q), 0);
+    l.zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, 2 * f), 0);
+    l.qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, q), 0);
     double fwd = time_pass(&l, false), both = time_pass(&l, true);
     printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
            "\"fwdbwd_ms\":%.3f}\n",

@@ -6,104 +6,22 @@
  * shows the kernels exactly as the ops launch them, in turn with a copy of 2 GiB and one that moves as many
  * bytes as the kernel: starting and ending takes either some microseconds. Bytes are what a kernel must read
  * and write at least. */
-#include "kernels/cuda/backend.h"
 #include "kernels/cuda/vec.cuh"
+#include "tests/gpu/gpu_data.cuh"
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <string>
-#include <vector>
 
-struct Width {
-    const char *name;
-    int batch, seq, heads, kv_heads, head_dim;
-    int64_t hidden, ffn, vocab, chunk;
-};
-
-static const Width widths[] = {
-    {"1b", 8, 2048, 32, 8, 64, 2048, 8192, 128256, 8192},
-    {"8b", 8, 2048, 32, 8, 128, 4096, 14336, 128256, 8192},
-    {"70b", 4, 2048, 64, 8, 128, 8192, 28672, 128256, 4096},
-};
-
-static cudaStream_t stream;
-static OpContext ctx;
-
-typedef std::function<void()> Run;
-
-/* Median seconds of each run, taken in turn. All of a round is queued before its first event comes: otherwise
- * the time to launch would count. */
+/* Median seconds of each run, taken in turn; three rounds before anything counts. */
 static std::vector<double> seconds_of(const std::vector<Run> &runs, int rounds)
 {
-    std::vector<cudaEvent_t> events(runs.size() + 1);
-    std::vector<std::vector<float>> times(runs.size());
-    std::vector<double> medians;
-    for (cudaEvent_t &event : events) CUDA_CHECK("bench", cudaEventCreate(&event));
-    for (int i = 0; i < rounds + 3; i++) {
-        runs.back()();
-        CUDA_CHECK("bench", cudaEventRecord(events[0], stream));
-        for (size_t r = 0; r < runs.size(); r++) {
-            runs[r]();
-            CUDA_CHECK("bench", cudaEventRecord(events[r + 1], stream));
-        }
-        CUDA_CHECK("bench", cudaEventSynchronize(events.back()));
-        for (size_t r = 0; i >= 3 && r < runs.size(); r++) {
-            float ms;
-            CUDA_CHECK("bench", cudaEventElapsedTime(&ms, events[r], events[r + 1]));
-            times[r].push_back(ms);
-        }
-    }
-    for (cudaEvent_t event : events) CUDA_CHECK("bench", cudaEventDestroy(event));
-    for (std::vector<float> &t : times) {
-        std::sort(t.begin(), t.end());
-        medians.push_back(t[t.size() / 2] * 1e-3);
-    }
-    return medians;
-}
-
-__global__ void fill_random(bf16 *bf, float *f32, int64_t count, float scale, uint32_t seed)
-{
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
-         i += gridDim.x * (int64_t)blockDim.x) {
-        uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed * 0xD1B54A32D192ED03ull;
-        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9ull;
-        x = (x ^ x >> 27) * 0x94D049BB133111EBull;
-        float u = ((x >> 40) + 0.5f) * (1.0f / (1 << 24)), w = (uint32_t)x * 2.3283064e-10f;
-        float v = scale * sqrtf(-2 * logf(u)) * cosf(6.2831853f * w);
-        if (bf) bf[i] = __float2bfloat16(v);
-        else f32[i] = v;
-    }
-}
-
-static void *take(size_t bytes)
-{
-    void *memory = cuda_device.alloc(bytes);
-    if (!memory) cuda_fail(__FILE__, __LINE__, "bench", "alloc", "out of device memory");
-    return memory;
-}
-
-static Tensor random_tensor(int64_t rows, int64_t cols, Dtype dtype, float scale)
-{
-    static uint32_t seed = 0;
-    Tensor t = {};
-    t.data = take((size_t)(rows * cols) * dtype_bytes(dtype));
-    t.rows = rows, t.cols = t.stride = cols, t.dtype = dtype;
-    bool half = dtype == DTYPE_BF16;
-    fill_random<<<2048, 256, 0, stream>>>(half ? (bf16 *)t.data : nullptr, half ? nullptr : (float *)t.data,
-                                          rows * cols, scale, ++seed);
-    return t;
-}
-
-template <class T> static T *on_device(const std::vector<T> &host)
-{
-    T *device = (T *)take(host.size() * sizeof(T));
-    CUDA_CHECK("bench", cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return device;
+    time_in_turn(&ctx, "bench", runs, 3);
+    std::vector<double> times = time_in_turn(&ctx, "bench", runs, rounds);
+    for (double &t : times) t *= 1e-6;
+    return times;
 }
 
 static std::vector<int32_t> counting(int64_t n)
@@ -131,7 +49,7 @@ static Ids zipf_ids(int64_t n, int64_t limit)
         seen[each] = true;
     }
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return id[a] < id[b]; });
-    return {on_device(id), on_device(order), std::count(seen.begin(), seen.end(), true)};
+    return {upload(id), upload(order), std::count(seen.begin(), seen.end(), true)};
 }
 
 enum { LAUNCHES = 8 };      /* of a kernel, back to back, as a recorded step has them */
@@ -145,7 +63,7 @@ static double copy_limit() { return 2.0 * (double)(copy_from.rows * copy_from.co
 static void copy(double bytes)
 {
     CUDA_CHECK("bench", cudaMemcpyAsync(copy_to.data, copy_from.data, (size_t)(bytes / 2),
-                                        cudaMemcpyDeviceToDevice, stream));
+                                        cudaMemcpyDeviceToDevice, stream()));
 }
 
 /* One op: its time, each of its own kernels, and the rate of what is left, the GEMM. */
@@ -155,12 +73,12 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
     if (only && strcmp(only, name)) return;
     timed++;
     op();   /* plans are made */
-    CUDA_CHECK(name, cudaStreamSynchronize(stream));
+    CUDA_CHECK(name, cudaStreamSynchronize(stream()));
     double whole = seconds_of({op}, 12)[0], own = 0;
     cudaGraph_t graph;
-    CUDA_CHECK(name, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_CHECK(name, cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
     op();
-    CUDA_CHECK(name, cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(name, cudaStreamEndCapture(stream(), &graph));
     size_t count = 0;
     CUDA_CHECK(name, cudaGraphGetNodes(graph, nullptr, &count));
     std::vector<cudaGraphNode_t> nodes(count);
@@ -183,7 +101,7 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
             std::vector<double> seconds = seconds_of({[=] { copy(most); }, repeated([=] { copy(as_many); }),
                                                       repeated([&] {
                 CUDA_CHECK(name, cudaLaunchKernel(params.func, params.gridDim, params.blockDim,
-                                                  params.kernelParams, params.sharedMemBytes, stream));
+                                                  params.kernelParams, params.sharedMemBytes, stream()));
             })}, 20);
             double large = most / seconds[0], alike = as_many * LAUNCHES / seconds[1];
             double own_seconds = seconds[2] / LAUNCHES, rate = known.second / own_seconds;
@@ -202,47 +120,35 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
 
 int main(int argc, char **argv)
 {
-    const Width *w = argc > 1 ? nullptr : &widths[1];
-    for (const Width &each : widths)
+    const Sizes *w = argc > 1 ? nullptr : &real_sizes[1];
+    for (const Sizes &each : real_sizes)
         if (argc > 1 && !strcmp(argv[1], each.name)) w = &each;
     if (!w || argc > 3) {
         fprintf(stderr, "usage: bench_ops [1b | 8b | 70b [OP]]\n");
         return 2;
     }
     only = argc > 2 ? argv[2] : nullptr;
-    Errors errors = {};
-    CudaOptions options = {};
-    options.workspace_limit = (size_t)1 << 30;
-    void *backend = cuda_backend_open(&options, &errors);
-    if (!backend) {
-        errors_print(&errors, stderr);
-        return 1;
-    }
-    stream = (cudaStream_t)cuda_backend_stream(backend);
-    ctx.backend = backend, ctx.stream = stream;
-    ctx.workspace_bytes = (size_t)1 << 30;
-    ctx.workspace = take(ctx.workspace_bytes);
+    open_backend();
 
-    int64_t T = (int64_t)w->batch * w->seq, d = w->hidden, f = w->ffn, C = w->chunk, Vp = w->vocab;
-    int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim, a = (int64_t)w->heads * w->head_dim;
-    copy_from = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
-    copy_to = random_tensor(1 << 15, 1 << 15, DTYPE_BF16, 1);
-    printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(backend), w->name,
+    int64_t T = w->T, d = w->d, f = w->f, C = w->chunk, Vp = w->padded(), q = w->qkv(), a = w->heads * w->head_dim;
+    copy_from = normal(1 << 15, 1 << 15, 0, 1);
+    copy_to = normal(1 << 15, 1 << 15, 0, 1);
+    printf("%s\n%s width, %lld rows; copy bandwidth %.0f GB/s\n", cuda_backend_versions(ctx.backend), w->name,
            (long long)T, copy_limit() / seconds_of({[] { copy(copy_limit()); }}, 20)[0] * 1e-9);
 
-    Tensor none = {}, x = random_tensor(T, d, DTYPE_BF16, 1), out = random_tensor(T, d, DTYPE_BF16, 1);
-    Tensor z = random_tensor(T, 2 * f, DTYPE_BF16, 1), dz = random_tensor(T, 2 * f, DTYPE_BF16, 1);
-    Tensor y = random_tensor(T, f, DTYPE_BF16, 1), qkv = random_tensor(T, q, DTYPE_BF16, 1);
-    Tensor dqkv = random_tensor(T, q, DTYPE_BF16, 1), o = random_tensor(T, a, DTYPE_BF16, 1);
-    Tensor wqkv = random_tensor(q, d, DTYPE_BF16, 0.02f), wo = random_tensor(d, a, DTYPE_BF16, 0.02f);
-    Tensor w13 = random_tensor(2 * f, d, DTYPE_BF16, 0.02f), w2 = random_tensor(d, f, DTYPE_BF16, 0.02f);
-    Tensor g13 = random_tensor(2 * f, d, DTYPE_F32, 1e-3f);
-    Tensor sums = random_tensor(T, 1, DTYPE_F32, 0), zdz = random_tensor(T, 1, DTYPE_F32, 0);
-    Tensor gamma = random_tensor(1, d, DTYPE_F32, 1), dgamma = random_tensor(1, d, DTYPE_F32, 1);
-    Tensor table = random_tensor(T, w->head_dim, DTYPE_F32, 1);
+    Tensor none = {}, x = normal(T, d, 0, 1), out = normal(T, d, 0, 1);
+    Tensor z = normal(T, 2 * f, 0, 1), dz = normal(T, 2 * f, 0, 1);
+    Tensor y = normal(T, f, 0, 1), qkv = normal(T, q, 0, 1);
+    Tensor dqkv = normal(T, q, 0, 1), o = normal(T, a, 0, 1);
+    Tensor wqkv = normal(q, d, 0, 0.02f), wo = normal(d, a, 0, 0.02f);
+    Tensor w13 = normal(2 * f, d, 0, 0.02f), w2 = normal(d, f, 0, 0.02f);
+    Tensor g13 = normal(2 * f, d, 0, 1e-3f, DTYPE_F32);
+    Tensor sums = normal(T, 1, 0, 0, DTYPE_F32), zdz = normal(T, 1, 0, 0, DTYPE_F32);
+    Tensor gamma = normal(1, d, 0, 1, DTYPE_F32), dgamma = normal(1, d, 0, 1, DTYPE_F32);
+    Tensor table = normal(T, w->head_dim, 0, 1, DTYPE_F32);
     RowNorm norm = {{(float *)sums.data, 1}, 1.0f, d};
     RowSums row_sums = {(float *)zdz.data, 1};
-    Rope rope = {(const float *)table.data, on_device(counting(T)), w->head_dim,
+    Rope rope = {(const float *)table.data, upload(counting(T)), (int)w->head_dim,
                  (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     double row = 2.0 * T * d, wide = 2.0 * T * f, packed = 2.0 * T * q;
 
@@ -254,19 +160,19 @@ int main(int argc, char **argv)
            [&] { cuda_qkv(&ctx, qkv, x, wqkv, norm, rope); });
     report("out", sumsq, 2.0 * T * a * d,
            [&] { cuda_residual(&ctx, OP_OUT, out, row_sums, none, o, wo, x, nullptr); });
-    report("out alone", {}, 2.0 * T * a * d, [&] { gemm(&ctx, OP_OUT, GEMM_NT, out, o, wo, none); });
+    report("out alone", {}, 2.0 * T * a * d, [&] { gemm(&ctx, OP_OUT, GEMM_NT, out, o, wo); });
     report("gate_up", {{"gate_up_scale", 2 * row}, {"swiglu_fwd", 3 * wide}}, 4.0 * T * f * d,
            [&] { cuda_gate_up(&ctx, z, y, x, w13, norm); });
     report("down", sumsq, 2.0 * T * f * d,
            [&] { cuda_residual(&ctx, OP_DOWN, out, row_sums, none, y, w2, x, nullptr); });
-    report("down alone", {}, 2.0 * T * f * d, [&] { gemm(&ctx, OP_DOWN, GEMM_NT, out, y, w2, none); });
+    report("down alone", {}, 2.0 * T * f * d, [&] { gemm(&ctx, OP_DOWN, GEMM_NT, out, y, w2); });
     report("down_dx", {{"swiglu_bwd", 5 * wide}}, 2.0 * T * f * d,
            [&] { cuda_down_dx(&ctx, dz, none, row_sums, x, w2, z, norm); });
     report("down_dx + y", {{"swiglu_bwd", 6 * wide}}, 2.0 * T * f * d,
            [&] { cuda_down_dx(&ctx, dz, y, row_sums, x, w2, z, norm); });
     report("gate_up_dx", norm_bwd, 4.0 * T * f * d,
            [&] { cuda_norm_dx(&ctx, OP_GATE_UP_DX, out, z, w13, out, x, norm, row_sums); });
-    report("gudx alone", {}, 4.0 * T * f * d, [&] { gemm(&ctx, OP_GATE_UP_DX, GEMM_NN, out, z, w13, none); });
+    report("gate_up_dx alone", {}, 4.0 * T * f * d, [&] { gemm(&ctx, OP_GATE_UP_DX, GEMM_NN, out, z, w13); });
     report("out_dx", {}, 2.0 * T * a * d, [&] { cuda_out_dx(&ctx, o, x, wo); });
     report("qkv_grad", {{"qkv_rope_bwd", 3 * packed}}, 0,
            [&] { cuda_qkv_grad(&ctx, dqkv, row_sums, qkv, norm, rope); });
@@ -284,9 +190,9 @@ int main(int argc, char **argv)
 
     /* The weight pass on gate/up, the largest. */
     Weight weight = {};
-    weight.master = random_tensor(2 * f, d, DTYPE_F32, 0.02f),
-    weight.m = random_tensor(2 * f, d, DTYPE_F32, 0);
-    weight.v = random_tensor(2 * f, d, DTYPE_F32, 0), weight.grad = g13, weight.working = w13;
+    weight.master = normal(2 * f, d, 0, 0.02f, DTYPE_F32),
+    weight.m = normal(2 * f, d, 0, 0, DTYPE_F32);
+    weight.v = normal(2 * f, d, 0, 0, DTYPE_F32), weight.grad = g13, weight.working = w13;
     weight.rows.order = ROWS_GATE_UP, weight.rows.ffn = f;
     weight.gamma = weight.gamma_before = (float *)gamma.data, weight.dgamma = (float *)dgamma.data;
     Hyper hyper = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1, 1, 1},
@@ -301,22 +207,22 @@ int main(int argc, char **argv)
     report("adamw", {{"weight_adamw", 30 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
     weight.m.dtype = weight.v.dtype = DTYPE_BF16;     /* halves of floats would be any number, NaN too */
-    CUDA_CHECK("bench", cudaMemsetAsync(weight.m.data, 0, (size_t)(4 * parameters), stream));
-    CUDA_CHECK("bench", cudaMemsetAsync(weight.v.data, 0, (size_t)(4 * parameters), stream));
+    CUDA_CHECK("bench", cudaMemsetAsync(weight.m.data, 0, (size_t)(4 * parameters), stream()));
+    CUDA_CHECK("bench", cudaMemsetAsync(weight.v.data, 0, (size_t)(4 * parameters), stream()));
     report("adamw bf16", {{"weight_adamw", 22 * parameters}}, 0,
            [&] { cuda_adamw(&ctx, &weight, device_hyper, device_stats); });
     report("fold", {{"weight_fold", 6 * parameters}}, 0, [&] { cuda_fold(&ctx, &weight); });
     for (Tensor *t : {&z, &dz, &weight.master, &weight.m, &weight.v, &g13}) cuda_device.release(t->data);
 
     HeadChunk h = {};
-    Tensor head_grad = random_tensor(Vp, d, DTYPE_F32, 0), vectors = random_tensor(7, C, DTYPE_F32, 0);
+    Tensor head_grad = normal(Vp, d, 0, 0, DTYPE_F32), vectors = normal(7, C, 0, 0, DTYPE_F32);
     float *vector = (float *)vectors.data;
     h.xg = out, h.x = x, h.xg.rows = h.x.rows = C, h.norm = norm;
-    h.table = random_tensor(Vp, d, DTYPE_BF16, 0.02f), h.vocab = w->vocab;
+    h.table = normal(Vp, d, 0, 0.02f), h.vocab = w->vocab;
     Ids targets = zipf_ids(C, w->vocab);
     h.targets = targets.id, h.order = targets.order;
-    h.weights = on_device(std::vector<float>(C, 1.0f / (float)C));
-    h.e = random_tensor(C, Vp, DTYPE_BF16, 1), h.axg = random_tensor(C, d, DTYPE_BF16, 1);
+    h.weights = upload(std::vector<float>(C, 1.0f / (float)C));
+    h.e = normal(C, Vp, 0, 1), h.axg = normal(C, d, 0, 1);
     h.d = {vector, 1}, h.q = {vector + C, 1}, h.anchor = vector + 2 * C, h.loss = vector + 3 * C;
     h.alpha = vector + 4 * C, h.beta = vector + 5 * C, h.s = vector + 6 * C;
     Tensor head_out = o;
@@ -331,11 +237,11 @@ int main(int argc, char **argv)
     report("head_dw", {{"head_dw_targets", head_row + 4 * target_rows}}, head_flops,
            [&] { cuda_head_dw(&ctx, head_grad, &h, false); });
     HeadChunk apart_chunk = h;
-    apart_chunk.targets = on_device(counting(C)), apart_chunk.order = on_device(counting(C));
+    apart_chunk.targets = upload(counting(C)), apart_chunk.order = upload(counting(C));
     report("head_dw, distinct", {{"head_dw_targets", 5 * head_row}}, 0,
            [&] { cuda_head_dw(&ctx, head_grad, &apart_chunk, false); });
 
-    Ids tokens = zipf_ids(T, w->vocab), apart = {on_device(counting(T)), on_device(counting(T)), T};
+    Ids tokens = zipf_ids(T, w->vocab), apart = {upload(counting(T)), upload(counting(T)), T};
     for (const Ids &ids : {tokens, apart}) {
         std::string suffix = ids.distinct == T ? ", distinct" : "";
         double token_rows = 2.0 * ids.distinct * d;
@@ -344,7 +250,7 @@ int main(int argc, char **argv)
         report(("embed_dw" + suffix).c_str(), {{"embed_bwd", row + 4 * token_rows}}, 0,
                [&] { cuda_embed_dw(&ctx, head_grad, ids.id, ids.order, x, true); });
     }
-    cuda_backend_close(backend);
+    cuda_backend_close(ctx.backend);
     if (!timed) fprintf(stderr, "bench_ops: no op %s; without a name it shows all\n", only);
     return timed ? 0 : 2;
 }

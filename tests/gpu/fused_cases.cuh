@@ -183,7 +183,7 @@ static Case down_dx_case(const Sizes &s, bool with_y)
     return c;
 }
 
-/* In place, as training runs it: the sum goes where the residual gradient was. */
+/* in_place: as training runs it, the sum goes where the residual gradient was. */
 static Case norm_dx_case(const Sizes &s, OpId op, int64_t n, bool in_place = false)
 {
     Tensor dz = normal(s.T, n, s.pad, 1), w = normal(n, s.d, s.pad, 1 / sqrtf(n)),

@@ -1,5 +1,4 @@
-/* Whole models on the GPU, for tests: made on a given backend, their gradients brought back in master rows.
- * */
+/* Whole models on the GPU, for tests: made on a given backend, their gradients brought back in master rows. */
 #pragma once
 #include "kernels/cuda/cuda.h"
 #include "model/llama.h"

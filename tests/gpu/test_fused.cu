@@ -3,7 +3,6 @@
  * Weight gradients too small for dispatch only show that tails are right: their FP32 error may be 1e-5.
  *
  *   test_fused [odd|tiny]      odd sizes only, or the smallest of them only: for compute-sanitizer */
-#include "kernels/cuda/fused/autotune.h"
 #include "tests/gpu/fused_cases.cuh"
 
 __global__ void compare(double *sums, Tensor got, Tensor want)
@@ -174,7 +173,6 @@ static int check_lines()
     return !good;
 }
 
-/* test_fused [odd]: odd sizes only, for a sanitizer. */
 int main(int argc, char **argv)
 {
     const bool tiny = argc == 2 && !strcmp(argv[1], "tiny"), odd = argc == 2 && !strcmp(argv[1], "odd");

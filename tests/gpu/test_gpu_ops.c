@@ -181,8 +181,8 @@ static void test_norm_dx(GpuTest *test)
     check_both(test, "in place", residual, TWO_ROUNDINGS);
 }
 
-/* What comes off through the norm can be far below the last digit of what it comes off from, and rounding twice
- * would lose it. Here it is a thousandth; how much of it arrives is seen in the mean over all elements. */
+/* What comes off through the norm can be far below the last digit of what it comes off from, and would be lost where
+ * that is rounded first. Here it is a thousandth; how much of it arrives shows in the mean over all elements. */
 static void test_norm_dx_small(GpuTest *test)
 {
     enum { ROWS = 2000 };

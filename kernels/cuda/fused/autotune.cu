@@ -15,6 +15,7 @@ static const double MOST_US = 1e9;
 
 enum { LEAST_ROUNDS = 15, MOST_ROUNDS = 60 };
 static const double IN_TURN_US = 250e3;     /* what the rounds may take */
+static const double SHORT_US = 100, NEARLY = 1.01;
 
 struct FusedEntry {
     FusedChoice choice;
@@ -164,24 +165,34 @@ static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape
     return nullptr;
 }
 
-/* Time alone is what a step pays for. But a fused op that is slower at one clock, in turn with the library, does not run
- * either: then its time is the library's times what it is slower in turn. */
+/* Time alone decides, for that is what a step pays. But of what is nearly as fast as the best, a variant that is slower
+ * in turn with the library, at one clock, does not run. Times below SHORT_US are the host's for launching there. */
 static void measure(const OpContext *ctx, FusedChoice *choice, const std::vector<FusedVariant> &variants,
                     const std::function<void(const FusedCall &)> &fused, const Run &library)
 {
     const OpId op = choice->shape.op;
-    std::vector<Run> runs = {library};
+    std::vector<Run> runs = {library}, compared = {library};
+    std::vector<size_t> order;      /* of the variants, the fastest first */
+    double together = 0;
     for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, op, v}); });
     const std::vector<double> us = time_alone(ctx, op_name(op), runs);
-    const size_t best = (size_t)(std::min_element(us.begin() + 1, us.end()) - us.begin());
-    choice->variant = variants[best - 1];
-    choice->fused_us = us[best], choice->separate_us = us[0];
-    if (us[best] < us[0]) {
-        const int rounds = std::clamp((int)(IN_TURN_US / (us[0] + us[best])), (int)LEAST_ROUNDS, (int)MOST_ROUNDS);
-        const std::vector<double> turn = time_in_turn(ctx, op_name(op), {library, runs[best]}, rounds);
-        choice->fused = turn[1] < turn[0];
-        if (!choice->fused) choice->fused_us = us[0] * turn[1] / turn[0];
-    }
+    for (size_t i = 1; i < runs.size(); i++) order.push_back(i);
+    std::sort(order.begin(), order.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
+
+    const size_t best = order[0];
+    auto take = [&](size_t i, double fused_us, bool wins) {
+        choice->variant = variants[i - 1];
+        choice->fused_us = fused_us, choice->separate_us = us[0], choice->fused = wins;
+    };
+    take(best, us[best], us[best] < us[0]);
+    if (!choice->fused || us[best] < SHORT_US) return;
+    while (us[order.back()] > std::min(us[0], NEARLY * us[best])) order.pop_back();
+    for (size_t i : order) compared.push_back(runs[i]), together += us[i];
+    const int rounds = std::clamp((int)(IN_TURN_US / (us[0] + together)), (int)LEAST_ROUNDS, (int)MOST_ROUNDS);
+    const std::vector<double> turn = time_in_turn(ctx, op_name(op), compared, rounds);
+    take(best, us[0] * turn[1] / turn[0], false);
+    for (size_t i = order.size(); i-- > 0;)
+        if (turn[i + 1] < turn[0]) take(order[i], us[order[i]], true);
 }
 
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,

@@ -17,7 +17,8 @@ struct FusedChoice {
     FusedShape shape;
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
-    double fused_us, separate_us;           /* 0 = not measured */
+    double fused_us, separate_us;           /* alone; 0 = not measured. Where it lost in turn, the fused op's is
+                                             * the library's times how much longer it took then */
 };
 
 /* What is worth measuring: every tile and cluster, walked in the groups that read least. */

@@ -271,7 +271,8 @@ PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer,
     if (threadIdx.x % 128 == 0) add_release(parts_arrived(g, part, consumer), 1);
 }
 
-/* Whoever has a further part waits for nobody, so all parts arrive, in whatever order blocks start. */
+/* Whoever has a further part waits for nobody, so all parts arrive, in whatever order blocks start, as long as more of
+ * them run at once than tiles are split: at most half of the grid, which has a block a multiprocessor. */
 template <class G>
 PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[PartSums<G>::COUNT])
 {

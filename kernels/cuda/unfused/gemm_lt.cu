@@ -56,8 +56,7 @@ static bool same_shape(const GemmShape &x, const GemmShape &y)
 }
 
 /* "NT bf16 + 16384 3072 2048 ld 3072 2048 2048 us 312.5 algo 0011...": the algorithm is cublasLt's own 64
- * bytes, valid for one version of it. '+': adds a matrix, '&': leaves it to the kernel behind, '-': has none.
- * */
+ * bytes, valid for one version of it. '+': adds a matrix, '&': leaves it to the kernel behind, '-': has none. */
 static std::string entry_line(const GemmEntry &e)
 {
     char text[256];
@@ -353,18 +352,18 @@ entry_of(const OpContext *ctx, const char *op, GemmForm form, Tensor d, Tensor a
     return e;
 }
 
-void gemm(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c)
+void gemm(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, bool accumulate)
 {
     const char *op = op_name(id);
+    const Tensor c = accumulate ? d : Tensor{};
     GemmEntry *e = entry_of(ctx, op, form, d, a, b, c);
     LT_CHECK(op, multiply(ctx, *e, &e->algo, d.data, a.data, b.data, c.data));
 }
 
-Tensor
-gemm_add(const OpContext *ctx, OpId id, GemmForm form, Tensor d, Tensor a, Tensor b, Tensor c, bool *added)
+Tensor gemm_add(const OpContext *ctx, OpId id, Tensor d, Tensor a, Tensor b, Tensor c, bool *added)
 {
     const char *op = op_name(id);
-    GemmEntry *e = entry_of(ctx, op, form, d, a, b, c);
+    GemmEntry *e = entry_of(ctx, op, GEMM_NT, d, a, b, c);
     *added = !e->separate;
     if (e->separate && c.data == d.data) d.data = op_scratch(ctx);
     LT_CHECK(op, multiply(ctx, *e, &e->algo, d.data, a.data, b.data, *added ? c.data : nullptr));

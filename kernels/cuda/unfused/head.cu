@@ -77,7 +77,7 @@ head_softmax(bf16 *e, int64_t stride, int padded, int vocab, RowNorm norm, const
 void cuda_head(const OpContext *ctx, const HeadChunk *h)
 {
     OpRange range(ctx, OP_HEAD);
-    gemm(ctx, OP_HEAD, GEMM_NT, h->e, h->xg, h->table, Tensor{});
+    gemm(ctx, OP_HEAD, GEMM_NT, h->e, h->xg, h->table);
     head_softmax<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
         (bf16 *)h->e.data, h->e.stride, (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q,
         h->anchor);
@@ -186,7 +186,7 @@ head_logsumexp(const bf16 *e, int64_t stride, int vocab, RowNorm norm, const int
 void cuda_head_eval(const OpContext *ctx, const HeadChunk *h)
 {
     OpRange range(ctx, OP_HEAD_EVAL);
-    gemm(ctx, OP_HEAD_EVAL, GEMM_NT, h->e, h->xg, h->table, Tensor{});
+    gemm(ctx, OP_HEAD_EVAL, GEMM_NT, h->e, h->xg, h->table);
     head_logsumexp<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
         (const bf16 *)h->e.data, h->e.stride, (int)h->vocab, h->norm, h->targets, h->loss);
     LAUNCH_CHECK(OP_HEAD_EVAL);
@@ -207,7 +207,7 @@ void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h)
     OpRange range(ctx, OP_LOGITS);
     Tensor table = h->table;
     table.rows = logits.cols;
-    gemm(ctx, OP_LOGITS, GEMM_NT, logits, h->xg, table, Tensor{});
+    gemm(ctx, OP_LOGITS, GEMM_NT, logits, h->xg, table);
     logits_scale<<<dim3((unsigned)logits.rows, 64), 256, 0, stream_of(ctx)>>>(
         (float *)logits.data, logits.stride, logits.cols, h->norm);
     LAUNCH_CHECK(OP_LOGITS);

@@ -53,7 +53,7 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
                   bool accumulate)
 {
     OpRange range(ctx, OP_HEAD_DX);
-    gemm(ctx, OP_HEAD_DX, GEMM_NN, dx, h->e, h->table, Tensor{});
+    gemm(ctx, OP_HEAD_DX, GEMM_NN, dx, h->e, h->table);
     float *partial = (float *)op_scratch(ctx);
     bool wide = vectorised(dx) && vectorised(h->x) && vectorised(h->table) && ((uintptr_t)gamma & 15) == 0;
     int V = wide ? 8 : 1, threads = row_threads(dx.cols, V, 128), width = threads * V;
@@ -83,6 +83,6 @@ void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h)
 void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)
 {
     OpRange range(ctx, OP_HEAD_DW);
-    gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate ? grad : Tensor{});
+    gemm(ctx, OP_HEAD_DW, GEMM_TN, grad, h->e, h->axg, accumulate);
     cuda_head_dw_targets(ctx, grad, h);
 }

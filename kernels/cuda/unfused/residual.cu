@@ -48,7 +48,7 @@ void cuda_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Ten
 {
     OpRange range(ctx, op);
     bool added, wide = vectorised(out) && vectorised(xg) && ((uintptr_t)gamma & 15) == 0;
-    Tensor product = gemm_add(ctx, op, GEMM_NT, out, a, w, residual, &added);
+    Tensor product = gemm_add(ctx, op, out, a, w, residual, &added);
     auto kernel = wide ? (added ? residual_sumsq<8, false> : residual_sumsq<8, true>)
                        : (added ? residual_sumsq<1, false> : residual_sumsq<1, true>);
     kernel<<<row_blocks(out.rows), ROW_THREADS, 0, stream_of(ctx)>>>(

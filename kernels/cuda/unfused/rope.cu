@@ -73,7 +73,7 @@ static bool wide_rope(Tensor t, Rope rope) { return vectorised(t) && rope.head_d
 void cuda_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
 {
     OpRange range(ctx, OP_QKV);
-    gemm(ctx, OP_QKV, GEMM_NT, qkv, x, w, Tensor{});
+    gemm(ctx, OP_QKV, GEMM_NT, qkv, x, w);
     auto kernel = wide_rope(qkv, rope) ? qkv_rope_fwd<8> : qkv_rope_fwd<2>;
     kernel<<<row_blocks(qkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)qkv.data, qkv.stride, qkv.rows,
                                                                      qkv.cols, norm, rope);

@@ -48,7 +48,7 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
                                                                    x1.stride, x1.rows, x1.cols, norm);
     LAUNCH_CHECK(OP_GATE_UP);
 
-    gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w, Tensor{});
+    gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w);
 
     int blocks = (int)(z.cols / 16), threads = row_threads(blocks, 1);
     unsigned per_row = (blocks + threads - 1) / threads;
@@ -120,7 +120,7 @@ void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor
     Tensor dy = dz;
     dy.cols = ffn;
     dy.data = (bf16 *)dz.data + ffn;
-    gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w, Tensor{});
+    gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w);
 
     swiglu_bwd<<<(unsigned)z.rows, BWD_THREADS, 0, stream_of(ctx)>>>(
         (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride,

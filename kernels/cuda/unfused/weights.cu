@@ -97,8 +97,7 @@ __global__ void sum_doubles(double *out, const double *x, int64_t count)
     if (threadIdx.x == 0) *out = sum;
 }
 
-/* out (+)= the sum over rows of partial, in their order within each of 8 warps. A warp's lanes are columns.
- * */
+/* out (+)= the sum over rows of partial, in their order within each of 8 warps. A warp's lanes are columns. */
 __global__ void column_sums(float *out, const float *partial, int64_t rows, int64_t cols, bool accumulate)
 {
     __shared__ float part[8][32];
