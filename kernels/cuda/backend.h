@@ -103,8 +103,8 @@ typedef enum GemmForm {
     GEMM_TN,    /* d = a^T b    a: [K, M]  b: [K, N] */
 } GemmForm;
 
-/* d = a b in that form, or d += a b: a and b bf16, d bf16 or f32, summed in f32. The first call of a shape measures and
- * so waits, unless it is being recorded. */
+/* d = a b in that form, or, where d is f32, d += a b: a and b bf16, d bf16 or f32, summed in f32. The first call of a
+ * shape measures and so waits, unless it is being recorded. */
 void gemm(const OpContext *ctx, OpId op, GemmForm form, Tensor d, Tensor a, Tensor b, bool accumulate = false);
 
 /* d = a b^T + c, all bf16, c of d's shape and stride, perhaps the same memory. Or, where measuring found that faster,
