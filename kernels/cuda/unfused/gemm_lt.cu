@@ -12,7 +12,7 @@
 enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
     FINALISTS = 4,              /* of them measured with the card to themselves */
-    FIRST_ROUNDS = 3,           /* runs of each in the first selection */
+    FIRST_ROUNDS = 2,           /* runs of each in the first selection */
 };
 
 struct GemmShape {
