@@ -26,6 +26,10 @@ WIDTHS = ["1b", "8b", "70b"]
 CODA = {"out": (1.01, 0.94, 0.93), "down": (0.96, 0.94, 0.94), "gate_up": (0.90, 0.93, 0.98), "qkv": (0.91, 0.96, 0.98),
         "down_dx, y again": (1.01, 1.01, 0.96), "gate_up_dx": (0.98, 0.96, 0.96), "qkv_dx": (0.99, 0.95, 0.91),
         "head_eval": (0.93,)}
+FORWARD = ["qkv", "out", "gate_up", "down"]
+BACKWARD = ["down_dx", "gate_up_dx", "qkv_dx", "out_dx", "gate_up_dw", "down_dw, sum", "qkv_dw", "out_dw"]
+SUMS = {"head, head_dx and head_dw": ["head", "head_dx", "head_dw"], "a layer's ops but attention, forward": FORWARD,
+        "a layer's ops but attention": FORWARD + BACKWARD}
 
 
 def coda(op, width):
@@ -67,19 +71,19 @@ def print_op(width, op, runs):
     print("| " + " | ".join(row) + " |", flush=True)
 
 
-def print_head(width, ops):
-    """The head's three ops of a training step together, as auto runs them."""
-    parts = [ops[op] for op in ("head", "head_dx", "head_dw") if op in ops]
-    if len(parts) < 3:
+def print_sum(width, ops, name, parts):
+    """Several ops together, as auto runs them; free: each at the time of its fastest product, ours or cublasLt's."""
+    if set(parts) - set(ops):
         return
-    ratios = []
-    for runs in zip(*parts):
+    ratios, free = [], []
+    for runs in zip(*(ops[op] for op in parts)):
         unfused = sum(float(run[6]) for run in runs)
-        ours = sum(float(run[4] if run[10] == "fused" else run[6]) for run in runs)
-        ratios.append(unfused / ours)
+        ratios.append(unfused / sum(float(run[4] if run[10] == "fused" else run[6]) for run in runs))
+        free.append(unfused / sum(min(float(run[4]), float(run[6]) / float(run[8])) for run in runs))
     ratio, spread, word = compared(ratios)
-    row = [width, "head, forward and backward, as auto runs it", "", "", "", "", f"{ratio:.3f}", f"{spread:.3f}", word]
-    print("| " + " | ".join(row + 5 * [""]) + " |", flush=True)
+    row = [width, name + ", as auto runs them", "", "", "", "", f"{ratio:.3f}", f"{spread:.3f}", word, "",
+           f"{statistics.median(free):.3f}", "", "", ""]
+    print("| " + " | ".join(row) + " |", flush=True)
 
 
 def main():
@@ -102,7 +106,8 @@ def main():
             ops = measure(options, width, cache)
             for op, runs in ops.items():
                 print_op(width, op, runs)
-            print_head(width, ops)
+            for name, parts in SUMS.items():
+                print_sum(width, ops, name, parts)
 
 
 if __name__ == "__main__":

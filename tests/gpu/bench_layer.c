@@ -1,8 +1,10 @@
 /* One layer on random data, forward alone and forward with backward, each recorded in a graph, without fusion
  * and with. Each graph is timed on a card that is hot from the same work. A JSON line a width and mode.
  *
- *   bench_layer [--seq=2048] [--fusion=off,auto,on] [--cache=DIR] [1b] [8b] [70b]
+ *   bench_layer [--seq=2048] [--fusion=off,auto,on | --each] [--cache=DIR] [1b] [8b] [70b]
  *
+ * --each: what each fused op gains where it runs: forward with backward, with one of the keys on, then with all at
+ * auto, three times in turn with none. A JSON line a width and key: medians, that of the ratios, how far those differ.
  * --cache keeps the libraries' and the fused kernels' measured choices for the next run. */
 #include "kernels/cuda/cuda.h"
 #include "model/random.h"
@@ -29,6 +31,18 @@ static const char *const modes[] = {[FUSION_OFF] = "off", [FUSION_ON] = "on",
 enum { MODES = sizeof modes / sizeof *modes };
 
 enum { WIDTHS = sizeof widths / sizeof *widths };
+
+enum { MOST_RUNS = 40, RUNS_IN_TURN = 12, ROUNDS = 3 };
+
+static const struct {
+    const char *name;
+    FusionKey key;
+} layer_keys[] = {
+    {"qkv", FUSE_QKV},         {"out", FUSE_OUT},               {"gate_up", FUSE_GATE_UP}, {"down", FUSE_DOWN},
+    {"down_dx", FUSE_DOWN_DX}, {"gate_up_dx", FUSE_GATE_UP_DX}, {"qkv_dx", FUSE_QKV_DX},   {"dw", FUSE_DW},
+};
+
+enum { LAYER_KEYS = sizeof layer_keys / sizeof *layer_keys };
 
 typedef struct Layer {
     OpContext ctx;
@@ -109,11 +123,22 @@ static void backward(const Layer *l)
     op->dw(c, OP_QKV_DW, l->gqkv, l->dqkv, l->x, false, NULL);
 }
 
-static void *open_backend(int mode, const char *cache)
+typedef struct Fusion {
+    FusionMode of[FUSE_COUNT];
+} Fusion;
+
+static Fusion all_keys(FusionMode mode)
+{
+    Fusion fusion;
+    for (int key = 0; key < FUSE_COUNT; key++) fusion.of[key] = mode;
+    return fusion;
+}
+
+static void *open_backend(Fusion fusion, const char *cache)
 {
     Errors errors = {0};
     CudaOptions options = {.workspace_limit = (size_t)1 << 30, .cache_dir = cache};
-    for (int key = 0; key < FUSE_COUNT; key++) options.fusion[key] = mode;
+    memcpy(options.fusion, fusion.of, sizeof options.fusion);
     void *backend = cuda_backend_open(&options, &errors);
     if (backend) return backend;
     errors_print(&errors, stderr);
@@ -136,31 +161,29 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Median milliseconds of the recorded pass on a card that is hot from it, all passes queued at once. */
-static double time_pass(const Layer *l, bool both)
+/* Median milliseconds of a recorded pass on a card that is hot from it, all passes queued at once. */
+static double time_graph(Graph *graph, int runs, void *stream)
 {
-    enum { RUNS = 40, HOT_MS = 500 };
-    float times[RUNS], ms = 0;
-    cudaEvent_t events[RUNS + 1];
-    Graph *graph = record(l, both);
-    for (int i = 0; i <= RUNS; i++) cudaEventCreate(&events[i]);
+    enum { HOT_MS = 500 };
+    float times[MOST_RUNS], ms = 0;
+    cudaEvent_t events[MOST_RUNS + 1];
+    for (int i = 0; i <= runs; i++) cudaEventCreate(&events[i]);
     for (float heat = 0; heat < HOT_MS; heat += ms) {
-        cudaEventRecord(events[0], l->ctx.stream);
-        cuda_device.launch(graph, l->ctx.stream);
-        cudaEventRecord(events[1], l->ctx.stream);
+        cudaEventRecord(events[0], stream);
+        cuda_device.launch(graph, stream);
+        cudaEventRecord(events[1], stream);
         cudaEventSynchronize(events[1]);
         cudaEventElapsedTime(&ms, events[0], events[1]);
     }
-    for (int i = 0; i <= RUNS; i++) {       /* the first is under way while the others are queued */
-        cuda_device.launch(graph, l->ctx.stream);
-        cudaEventRecord(events[i], l->ctx.stream);
+    for (int i = 0; i <= runs; i++) {       /* the first is under way while the others are queued */
+        cuda_device.launch(graph, stream);
+        cudaEventRecord(events[i], stream);
     }
-    cuda_device.wait(l->ctx.stream);
-    for (int i = 0; i < RUNS; i++) cudaEventElapsedTime(&times[i], events[i], events[i + 1]);
-    for (int i = 0; i <= RUNS; i++) cudaEventDestroy(events[i]);
-    cuda_device.graph_release(graph);
-    qsort(times, RUNS, sizeof *times, by_size);
-    return times[RUNS / 2];
+    cuda_device.wait(stream);
+    for (int i = 0; i < runs; i++) cudaEventElapsedTime(&times[i], events[i], events[i + 1]);
+    for (int i = 0; i <= runs; i++) cudaEventDestroy(events[i]);
+    qsort(times, (size_t)runs, sizeof *times, by_size);
+    return times[runs / 2];
 }
 
 /* [T, parts] partial sums that add up to `total` in every row. */
@@ -175,13 +198,13 @@ static RowSums row_sums(Layer *l, int64_t T, int parts, float total)
     return sums;
 }
 
-/* One mode; l holds the data. */
-static void bench_mode(Layer l, const Width *w, int seq, int mode, const char *cache)
+/* A layer's data with a backend of its own and what is sized by that. */
+static Layer open_layer(Layer l, const Width *w, Fusion fusion, const char *cache)
 {
     int64_t T = w->rows, d = w->hidden, f = w->ffn;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
     OpContext *c = &l.ctx;
-    c->backend = open_backend(mode, cache), c->stream = cuda_backend_stream(c->backend);
+    c->backend = open_backend(fusion, cache), c->stream = cuda_backend_stream(c->backend);
     c->workspace_bytes = cuda_ops.workspace_bytes(c, T, d, f, q, 1, 128, l.attention);
     c->workspace = take(c->workspace_bytes);
     int parts = cuda_ops.parts(c, OP_OUT, d);
@@ -190,20 +213,72 @@ static void bench_mode(Layer l, const Width *w, int seq, int mode, const char *c
     l.out_sums = row_sums(&l, T, parts, 0);
     l.zdz = row_sums(&l, T, cuda_ops.parts(c, OP_DOWN_DX, 2 * f), 0);
     l.qkv_zdz = row_sums(&l, T, cuda_ops.parts(c, OP_QKV_GRAD, q), 0);
-    double fwd = time_pass(&l, false), both = time_pass(&l, true);
-    printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
-           "\"fwdbwd_ms\":%.3f}\n",
-           w->name, modes[mode], (long long)T, seq, fwd, both);
-    fflush(stdout);
-    void *own[] = {l.norm.sumsq.data, l.norm1.sumsq.data, l.out_sums.data, l.zdz.data, l.qkv_zdz.data,
-                   c->workspace};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) cuda_device.release(own[i]);
-    cuda_backend_close(c->backend);
+    return l;
 }
 
-static void bench(const Width *w, int seq, const int *chosen, int count, const char *cache)
+static void close_layer(const Layer *l)
 {
-    void *backend = open_backend(FUSION_OFF, NULL);    /* its stream fills the tensors */
+    void *own[] = {l->norm.sumsq.data, l->norm1.sumsq.data, l->out_sums.data, l->zdz.data, l->qkv_zdz.data,
+                   l->ctx.workspace};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) cuda_device.release(own[i]);
+    cuda_backend_close(l->ctx.backend);
+}
+
+static void bench_mode(const Layer *data, const Width *w, int seq, int mode, const char *cache)
+{
+    const Layer l = open_layer(*data, w, all_keys(mode), cache);
+    double ms[2];
+    for (int both = 0; both < 2; both++) {
+        Graph *graph = record(&l, both);
+        ms[both] = time_graph(graph, MOST_RUNS, l.ctx.stream);
+        cuda_device.graph_release(graph);
+    }
+    printf("{\"width\":\"%s\",\"fusion\":\"%s\",\"rows\":%lld,\"seq\":%d,\"fwd_ms\":%.3f,"
+           "\"fwdbwd_ms\":%.3f}\n",
+           w->name, modes[mode], (long long)w->rows, seq, ms[0], ms[1]);
+    fflush(stdout);
+    close_layer(&l);
+}
+
+/* One fusion in turn with none. */
+static void bench_key(const Layer *off, Graph *off_graph, const Width *w, const char *key, Fusion fusion,
+                      const char *cache)
+{
+    float off_ms[ROUNDS], on_ms[ROUNDS], ratio[ROUNDS];
+    const Layer on = open_layer(*off, w, fusion, cache);
+    Graph *graph = record(&on, true);
+    for (int i = 0; i < ROUNDS; i++) {
+        off_ms[i] = (float)time_graph(off_graph, RUNS_IN_TURN, off->ctx.stream);
+        on_ms[i] = (float)time_graph(graph, RUNS_IN_TURN, on.ctx.stream);
+        ratio[i] = off_ms[i] / on_ms[i];
+    }
+    float *all[] = {off_ms, on_ms, ratio};
+    for (int i = 0; i < 3; i++) qsort(all[i], ROUNDS, sizeof(float), by_size);
+    printf("{\"width\":\"%s\",\"fused\":\"%s\",\"off_ms\":%.3f,\"fused_ms\":%.3f,\"ratio\":%.4f,"
+           "\"spread\":%.4f}\n",
+           w->name, key, off_ms[ROUNDS / 2], on_ms[ROUNDS / 2], ratio[ROUNDS / 2], ratio[ROUNDS - 1] - ratio[0]);
+    fflush(stdout);
+    cuda_device.graph_release(graph);
+    close_layer(&on);
+}
+
+static void bench_each(const Layer *data, const Width *w, const char *cache)
+{
+    const Layer off = open_layer(*data, w, all_keys(FUSION_OFF), cache);
+    Graph *graph = record(&off, true);
+    for (int i = 0; i < LAYER_KEYS; i++) {
+        Fusion fusion = all_keys(FUSION_OFF);
+        fusion.of[layer_keys[i].key] = FUSION_ON;
+        bench_key(&off, graph, w, layer_keys[i].name, fusion, cache);
+    }
+    bench_key(&off, graph, w, "auto", all_keys(FUSION_AUTO), cache);
+    cuda_device.graph_release(graph);
+    close_layer(&off);
+}
+
+static void bench(const Width *w, int seq, bool each, const int *chosen, int count, const char *cache)
+{
+    void *backend = open_backend(all_keys(FUSION_OFF), NULL);   /* its stream fills the tensors */
     Layer l = {.ctx = {.backend = backend, .stream = cuda_backend_stream(backend), .layer = -1}};
     int64_t T = w->rows, d = w->hidden, f = w->ffn, a = (int64_t)w->heads * w->head_dim;
     int64_t q = (int64_t)(w->heads + 2 * w->kv_heads) * w->head_dim;
@@ -236,7 +311,9 @@ static void bench(const Width *w, int seq, const int *chosen, int count, const c
     l.rope = (Rope){table.data, pos.data, w->head_dim, (int64_t)(w->heads + w->kv_heads) * w->head_dim};
     l.lse = lse.data;
 
-    for (int m = 0; m < count; m++) bench_mode(l, w, seq, chosen[m], cache);
+    if (each) bench_each(&l, w, cache);
+    else
+        for (int m = 0; m < count; m++) bench_mode(&l, w, seq, chosen[m], cache);
     Tensor all[] = {l.x,    l.qkv, l.o,  l.x1, l.z,    l.y,  l.out, l.dx, l.dx1, l.dz,  l.d_o, l.dqkv,
                     l.wqkv, l.wo,  l.w13, l.w2, l.gqkv, l.go, l.g13, l.g2, lse,   table, pos};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_device.release(all[i].data);
@@ -261,7 +338,7 @@ static int choose_modes(const char *list, int *chosen)
 int main(int argc, char **argv)
 {
     int seq = 2048, chosen[MODES] = {FUSION_OFF, FUSION_AUTO}, count = 2;
-    bool wanted[WIDTHS] = {false}, named = false, good = true;
+    bool wanted[WIDTHS] = {false}, named = false, each = false, good = true;
     const char *cache = NULL;
     for (int i = 1; i < argc; i++) {
         bool known = false;
@@ -269,16 +346,17 @@ int main(int argc, char **argv)
             if (!strcmp(argv[i], widths[w].name)) wanted[w] = named = known = true;
         if (!strncmp(argv[i], "--seq=", 6)) seq = atoi(argv[i] + 6), known = true;
         else if (!strncmp(argv[i], "--fusion=", 9)) count = choose_modes(argv[i] + 9, chosen), known = true;
+        else if (!strcmp(argv[i], "--each")) each = known = true;
         else if (!strncmp(argv[i], "--cache=", 8)) cache = argv[i] + 8, known = true;
         good &= known;
     }
     for (int w = 0; w < WIDTHS; w++) good &= seq > 0 && widths[w].rows % seq == 0;
     if (!good || !count) {
-        fprintf(stderr, "usage: bench_layer [--seq=N] [--fusion=off,auto,on] [--cache=DIR] [1b] [8b] [70b]\n"
+        fprintf(stderr, "usage: bench_layer [--seq=N] [--fusion=off,auto,on | --each] [--cache=DIR] [1b] [8b] [70b]\n"
                         "       N divides 8192\n");
         return 2;
     }
     for (int w = 0; w < WIDTHS; w++)
-        if (wanted[w] || !named) bench(&widths[w], seq, chosen, count, cache);
+        if (wanted[w] || !named) bench(&widths[w], seq, each, chosen, count, cache);
     return 0;
 }

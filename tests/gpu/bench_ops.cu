@@ -113,7 +113,7 @@ static void report(const char *name, const std::map<std::string, double> &bytes,
     }
     CUDA_CHECK(name, cudaGraphDestroy(graph));
     if (flops > 0)
-        printf("%-18s %-16s %8.1f us  %6.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole",
+        printf("%-18s %-16s %8.1f us  GEMM %4.0f TFLOP/s  kernels are %.1f %% of the op\n", name, "whole",
                whole * 1e6, flops / (whole - own) * 1e-12, 100 * own / whole);
     fflush(stdout);
 }
