@@ -176,9 +176,13 @@ $(TESTS): $(O)/tests/%: $(O)/tests/%.o $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
+# This test counts what a step asks of the host.
+$(O)/tests/gpu/test_gpu_model: COUNTED := $(addprefix -Wl$(comma)--wrap=, cudaMalloc cudaMallocAsync cudaHostAlloc \
+    cudaMallocHost cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cudaMemcpy)
+
 $(O)/tests/gpu/%: $(O)/tests/gpu/%.o $(GPU_HELPERS) $(LINKED)
 	@echo "  link    $@"
-	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
+	@$(LINK) -fopenmp $(COUNTED) -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
 $(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(GPU_HELPERS) $(LINKED)
 	@echo "  link    $@"

@@ -188,7 +188,7 @@ int main(int argc, char **argv)
     std::vector<Sizes> sizes(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
     if (tiny) sizes.resize(1);
     const size_t odd_count = sizes.size();
-    if (argc == 1) sizes.push_back(real_sizes[0]);
+    if (argc == 1) sizes.insert(sizes.end(), real_sizes, real_sizes + sizeof real_sizes / sizeof *real_sizes);
     int failed = check_lines();
     auto check = [&](const Sizes &s, const Case &c) {
         failed += check_case(s, c);
@@ -200,6 +200,6 @@ int main(int argc, char **argv)
     }
     /* the first size is too small to compare errors of single roundings */
     for (size_t i = 1; i < odd_count; i++)
-        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f}) check(sizes[i], head_dw_case(sizes[i], lift));
+        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f, 20.0f}) check(sizes[i], head_dw_case(sizes[i], lift));
     return failed != 0;
 }

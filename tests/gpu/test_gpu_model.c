@@ -1,6 +1,6 @@
 /* Whole models on the GPU against the CPU: gradients, losses over many steps, logits; that a step has the
- * same bits each time, recorded or not; all with separate kernels and with fused ones where the sizes allow
- * them. And how many kernels a layer launches.
+ * same bits each time, recorded or not, allocates nothing and waits once; all with separate kernels and with
+ * fused ones where the sizes allow them. And how many kernels a layer launches.
  *
  * With arguments it is a tool for tests/gpu/test_against_torch.py:
  *
@@ -275,6 +275,56 @@ static void validation_and_logits_match_the_cpu(void **state)
     gpu_context_close(&ctx);
 }
 
+/* ---- what a step asks of the host ---------------------------------------------------------------------- */
+
+/* The linker sends here what coda.c itself calls (the Makefile says which functions). */
+static int allocations, waits;
+
+#define COUNTED(counter, name, parameters, arguments) \
+    cudaError_t __real_##name parameters; \
+    cudaError_t __wrap_##name parameters; \
+    cudaError_t __wrap_##name parameters { counter++; return __real_##name arguments; }
+
+COUNTED(allocations, cudaMalloc, (void **memory, size_t bytes), (memory, bytes))
+COUNTED(allocations, cudaMallocAsync, (void **memory, size_t bytes, cudaStream_t stream), (memory, bytes, stream))
+COUNTED(allocations, cudaHostAlloc, (void **memory, size_t bytes, unsigned flags), (memory, bytes, flags))
+COUNTED(allocations, cudaMallocHost, (void **memory, size_t bytes), (memory, bytes))
+COUNTED(waits, cudaDeviceSynchronize, (void), ())
+COUNTED(waits, cudaStreamSynchronize, (cudaStream_t stream), (stream))
+COUNTED(waits, cudaEventSynchronize, (cudaEvent_t event), (event))
+COUNTED(waits, cudaMemcpy, (void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind),
+        (to, from, bytes, kind))
+
+/* After the first steps, of which one measures and makes plans and the next is recorded. */
+static void a_step_allocates_nothing_and_waits_once(void **state)
+{
+    enum { WARM_UP = 3, STEPS = 5 };
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
+    for (int i = 0; i < SHAPES; i++) {
+        ConfigLoad *load = make_config(&shapes[i]);
+        Llama *model = make_model(config_values(load), &ctx, true);
+        Batch batch = {0};
+        size_t before, after, total;
+        make_batch(&batch, &shapes[i], 1);
+        for (int step = 0; step < WARM_UP + STEPS; step++) {
+            if (step == WARM_UP) {
+                assert_int_equal(cudaMemGetInfo(&before, &total), cudaSuccess);
+                assert_true(allocations > 0 && waits >= WARM_UP);
+                allocations = waits = 0;
+            }
+            train_step(model, &batch, step, 1e-3f, 0.1f);
+        }
+        assert_int_equal(allocations, 0);
+        assert_int_equal(waits, STEPS);
+        assert_int_equal(cudaMemGetInfo(&after, &total), cudaSuccess);
+        assert_int_equal(after, before);    /* the libraries', too */
+        llama_destroy(model);
+        batch_free(&batch);
+        config_free(load);
+    }
+    gpu_context_close(&ctx);
+}
+
 /* ---- launches of a layer ------------------------------------------------------------------------------- */
 
 /* What a recording would launch: it is counted and never run. */
@@ -484,6 +534,7 @@ int main(int argc, char **argv)
         BOTH_WAYS(losses_follow_the_cpu),
         BOTH_WAYS(steps_have_the_same_bits),
         BOTH_WAYS(validation_and_logits_match_the_cpu),
+        BOTH_WAYS(a_step_allocates_nothing_and_waits_once),
         cmocka_unit_test_prestate(a_layer_launches_at_most_fifteen_kernels, &fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
