@@ -1,8 +1,8 @@
 #include "kernels/cuda/timing.h"
 #include <algorithm>
 
-/* How long a run settles before it is measured, and for how long: first all of them, then what is near the best, again
- * and again. A window of 60 ms on a card at its power limit differs from the next by up to 2 %. */
+/* How long a run settles before it is measured, and for how long: first all of them, then PASSES times what is near the
+ * best. A window of 60 ms on a card at its power limit differs from the next by up to 2 %. */
 struct Window {
     float settle_ms, ms;
 };

@@ -393,7 +393,7 @@ static Case head_dw_case(const Sizes &s, float lift)
             {},
             false,
             {GEMM_TN, grad, h.e, h.axg},
-            5e-3};
+            3e-3};
 }
 
 static Case head_eval_case(const Sizes &s)
