@@ -1,6 +1,7 @@
 /* The walk over the tiles of a product: each block of each tile's K is worked on once, by clusters that all run
- * at the same time where one waits for another. */
-#include "kernels/cuda/fused/walk.h"
+ * at the same time where one waits for another; and where clusters begin in it. */
+#include "kernels/cuda/fused/places.h"
+#include "kernels/cuda/fused/walk_choice.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -69,74 +70,145 @@ static void last_rounds_are_split(void **state)
     assert_true(w.whole == 660 && w.split == 0);
 }
 
-/* What one round after the other reads, tile by tile, when nothing stays from round to round. */
-static double counted_bytes(int tiles_m, int tiles_n, int clusters, int group, double row_bytes, double col_bytes)
+/* Every tile has one spot, a patch's tiles follow each other, and a group's end before the next one's begin. */
+static void every_tile_has_its_spot(void **state)
 {
-    double bytes = 0;
-    for (int first = 0; first < tiles_m * tiles_n; first += clusters) {
-        char row_read[64] = {0}, column_read[64] = {0};
-        for (int t = first; t < first + clusters && t < tiles_m * tiles_n; t++) {
-            int above = t / (group * tiles_n) * group;
-            int height = tiles_m - above < group ? tiles_m - above : group, within = t - above * tiles_n;
-            int row = above + within % height, column = within / height;
-            if (!row_read[row]++) bytes += row_bytes;
-            if (!column_read[column]++) bytes += col_bytes;
-        }
-    }
-    return bytes;
+    (void)state;
+    enum { MOST = 23 };
+    for (int rows = 1; rows <= MOST; rows++)
+        for (int columns = 1; columns <= MOST; columns++)
+            for (int group = 1; group <= rows; group++)
+                for (int high = 1; high <= PATCH_ROWS; high *= 2) {
+                    char found[MOST][MOST] = {{0}};
+                    int patch = 0, last_patch = -1;     /* among those of a group, from left to right and down */
+                    for (int t = 0; t < rows * columns; t++) {
+                        const TileSpot at = tile_spot(rows, columns, group, high, t);
+                        assert_in_range(at.row, 0, rows - 1);
+                        assert_in_range(at.column, 0, columns - 1);
+                        assert_int_equal(found[at.row][at.column]++, 0);
+                        assert_int_equal(at.row / group, t / (group * columns));
+                        patch = (at.row / group * MOST + at.column / PATCH_COLUMNS) * MOST + at.row % group / high;
+                        assert_true(patch >= last_patch);
+                        last_patch = patch;
+                    }
+                }
 }
 
+/* Clusters come to their stops one at a time, in any order, and go on only when all are there: all get to the end, and
+ * none is at its next stop before the others have come to the one before. */
+static void check_stops(int tiles, int k_blocks, int clusters, int stride)
+{
+    const TileWalk w = tile_walk(tiles, k_blocks, clusters);
+    const int stops = (k_blocks + PACE_BLOCKS - 1) / PACE_BLOCKS;
+    int *come = calloc((size_t)clusters, sizeof *come), *all = calloc((size_t)clusters, sizeof *all);
+    int there = 0, waiting = 0, moved = 1;
+    assert_true(come && all);
+    for (int c = 0; c < w.whole; c++) all[c % clusters] += stops;
+    while (moved) {
+        moved = waiting = 0;
+        for (int i = 0; i < clusters; i++) {
+            const int c = i * stride % clusters, last = come[c] - 1;
+            if (last >= 0 && there < stopped(w, clusters, c + last / stops * clusters, last % stops)) waiting++;
+            else if (come[c] < all[c]) {
+                for (int other = 0; other < clusters; other++)
+                    assert_true(come[other] >= come[c] || come[other] == all[other]);
+                come[c]++, there++, moved = 1;
+            }
+        }
+    }
+    assert_int_equal(waiting, 0);
+    assert_int_equal(there, w.whole * stops);
+    free(come), free(all);
+}
+
+static void nobody_runs_ahead_or_waits_for_ever(void **state)
+{
+    (void)state;
+    for (int stride = 1; stride <= 7; stride += 6)      /* numbers of clusters are no multiples of 7 */
+        for (int tiles = 1; tiles < 400; tiles += 3) {
+            check_stops(tiles, PACED_BLOCKS, 66, stride);
+            check_stops(tiles, PACED_BLOCKS + 1, 132, stride);
+            check_stops(tiles, 17, 9, stride);
+        }
+}
+
+/* A round reads each row and each column that it has tiles of. */
 static void bytes_are_those_of_each_round(void **state)
 {
     (void)state;
-    for (int tiles_m = 1; tiles_m <= 13; tiles_m++)
-        for (int tiles_n = 1; tiles_n <= 11; tiles_n++)
-            for (int clusters = 1; clusters <= 30; clusters++)
-                for (int group = 1; group <= tiles_m; group++) {
-                    double got = walk_bytes(tiles_m, tiles_n, clusters, group, 3, 1000, 0);
-                    double want = counted_bytes(tiles_m, tiles_n, clusters, group, 3, 1000);
-                    /* a round that goes from a group's last columns to the next group's first ones may count
-                     * a column twice */
-                    assert_true(got >= want && got <= want + 1000.0 * (tiles_m * tiles_n / clusters + 1));
-                    if (group * tiles_n % clusters == 0) assert_true(got == want);
-                }
+    const double row = 3, column = 1000;
+    /* 12 x 8 tiles, 24 at a time, in groups of 6 rows: 6 rows and 4 columns each time; in one group: 12 and 4 */
+    TileGrid g = {12, 8, PATCH_ROWS, row, column};
+    assert_true(walk_bytes(g, 24, 6, 0) == 4 * (6 * row + 4 * column));
+    assert_true(walk_bytes(g, 48, 12, 0) == 2 * (12 * row + 4 * column));
+    assert_true(walk_bytes(g, 96, 6, 0) == 12 * row + 8 * column);
+    assert_true(walk_bytes(g, 1, 6, 0) == 96 * (row + column));
+    /* a group's rows stay: only columns are read again */
+    assert_true(walk_bytes(g, 24, 6, 6 * row) == 12 * row + 16 * column);
 }
 
 /* Everything fits: each operand is read once, however tiles are walked. */
 static void what_stays_is_read_once(void **state)
 {
     (void)state;
+    const TileGrid g = {9, 7, PATCH_ROWS, 2, 5};
     for (int group = 1; group <= 9; group++)
-        for (int clusters = 1; clusters <= 70; clusters++) {
-            assert_true(walk_bytes(9, 7, clusters, group, 2, 5, 1e9) == 9 * 2 + 7 * 5);
-            /* rows alone do, and a group spans the whole height: every column is entered once */
-            if (group == 9) assert_true(walk_bytes(9, 7, clusters, group, 2, 5, 20) == 9 * 2 + 7 * 5);
-        }
+        for (int clusters = 1; clusters <= 70; clusters++)
+            assert_true(walk_bytes(g, clusters, group, 1e9) == 9 * 2 + 7 * 5);
 }
 
-/* 1B width, gate/up's dX, 16,384 tokens, K = 16,384: tiles of 128 x 192 in pairs, 64 x 11 of them. */
+/* 1B width, gate/up's dX, 16,384 tokens, K = 16,384: tiles of 128 x 192. */
 static void groups_fill_rounds(void **state)
 {
     (void)state;
-    const double row = 256 * 16384 * 2, column = 192 * 16384 * 2, cache = 25 << 20;
+    const double row = 128 * 16384 * 2, column = 192 * 16384 * 2, cache = 12.5 * (1 << 20);
     assert_int_equal(walk_clusters(64 * 11, 66), 64);       /* 11 rounds of 64, instead of 10 and 44 left over */
     assert_int_equal(walk_clusters(64 * 8, 66), 64);
     assert_int_equal(walk_clusters(660 + 28, 66), 66);      /* the last round is split instead */
     assert_int_equal(walk_clusters(20, 66), 66);
     assert_int_equal(walk_clusters(50, 66), 50);
-    int group = walk_group(60, 11, 66, row, column, cache); /* 66 = 6 x 11 */
-    assert_true(walk_bytes(60, 11, 66, group, row, column, cache) == 10 * (6 * row + 11 * column));
-    group = walk_group(64, 8, 64, 256 * 16384.0 * 2, 256 * 16384.0 * 2, cache);
-    assert_int_equal(group, 8);
+    const TileGrid wide = {128, 44, PATCH_ROWS, row, column};
+    assert_int_equal(walk_group(wide, 132, cache), 11);     /* 132 = 11 rows x 12 columns */
     /* K = 2,048: a group's rows stay while it walks on, so more of them are better */
-    assert_true(walk_group(64, 86, 66, 256 * 2048.0 * 2, 192 * 2048.0 * 2, cache) > USUAL_GROUP);
+    const TileGrid flat = {128, 86, PATCH_ROWS, row / 8, column / 8};
+    assert_true(walk_group(flat, 132, cache) > USUAL_GROUP);
+}
+
+static unsigned add_one(unsigned *count) { return (*count)++; }
+
+/* An H200's GPCs have 16 or 18 multiprocessors; clusters of two, on all of them, or on some that the hardware chose. */
+static void every_cluster_finds_a_place(void **state)
+{
+    (void)state;
+    enum { GPCS = 8, ALL = 132, STEP = 7 };
+    static const int multiprocessors[GPCS] = {16, 16, 18, 16, 16, 16, 18, 16};
+    for (int cluster = 1; cluster <= 2; cluster++)
+        for (int clusters = 1; clusters <= ALL / cluster; clusters++)
+            for (int shift = 0; shift < 3; shift++) {
+                const Places p = places_of(GPCS, multiprocessors, clusters);
+                unsigned asked[MOST_GPCS] = {0};
+                uint8_t found[ALL] = {0};
+                int at_home = 0;
+                for (int i = 0; i < clusters; i++) {
+                    /* shift 0: evenly over all; 1: only on the first GPCs; 2: all on the last one */
+                    int gpc = shift == 2 ? GPCS - 1 : 0;
+                    int at = shift ? i * cluster : (i * STEP % clusters) * ALL / clusters;
+                    for (; shift < 2 && at >= multiprocessors[gpc]; gpc++) at -= multiprocessors[gpc];
+                    const int place = take_place(&p, asked, gpc, add_one);
+                    assert_in_range(place, 0, clusters - 1);
+                    assert_int_equal(found[place]++, 0);
+                    at_home += place >= p.first[gpc] && place < p.first[gpc] + p.count[gpc];
+                }
+                if (clusters == ALL / cluster && shift < 2) assert_int_equal(at_home, clusters);
+            }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_is_covered_once), cmocka_unit_test(last_rounds_are_split),
+        cmocka_unit_test(every_tile_has_its_spot), cmocka_unit_test(nobody_runs_ahead_or_waits_for_ever),
         cmocka_unit_test(bytes_are_those_of_each_round), cmocka_unit_test(what_stays_is_read_once),
-        cmocka_unit_test(groups_fill_rounds)};
+        cmocka_unit_test(groups_fill_rounds), cmocka_unit_test(every_cluster_finds_a_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

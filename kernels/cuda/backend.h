@@ -7,6 +7,7 @@ extern "C" {
 #include "kernels/cuda/cuda.h"
 }
 #pragma GCC diagnostic pop
+#include "kernels/cuda/fused/gpcs.h"
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <nvtx3/nvToolsExt.h>
@@ -30,6 +31,7 @@ struct CudaBackend {
     int64_t          cache_bytes;       /* of the L2 cache */
     bool             said_measuring;
     bool             sm90;              /* Hopper: the fused kernels run */
+    Gpcs             gpcs;              /* of Hopper */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
     unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */
     double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */

@@ -191,6 +191,7 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
     CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, counters, b->stream));
     b->parts_arrived = b->finished_blocks + 1;
     b->sm90 = gpu.major == 9 && gpu.minor == 0;
+    if (b->sm90) b->gpcs = gpcs_open(b->multiprocessors, b->stream);
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
     snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name,
              driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10, cublasLtGetVersion(),
@@ -211,6 +212,7 @@ void cuda_backend_close(void *backend)
     if (b->fused) fused_table_close(b->fused);
     if (b->lt) cublasLtDestroy(b->lt);
     cudaFree(b->finished_blocks);
+    gpcs_close(&b->gpcs);
     if (b->stream) cudaStreamDestroy(b->stream);
     delete b;
 }

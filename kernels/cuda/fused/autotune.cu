@@ -1,6 +1,6 @@
 /* Choices as text, the table and file that keep them, and measuring. */
 #include "kernels/cuda/fused/autotune.h"
-#include "kernels/cuda/fused/walk.h"
+#include "kernels/cuda/fused/walk_choice.h"
 #include "kernels/cuda/timing.h"
 #include <algorithm>
 #include <cinttypes>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-enum { FUSED_TABLE_VERSION = 9 };           /* raise it where kernels change so that old times mean nothing */
+enum { FUSED_TABLE_VERSION = 10 };           /* raise it where kernels change so that old times mean nothing */
 
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
@@ -135,10 +135,11 @@ static int tile_rows(FusedTile tile) { return tile == TILE_192x128 ? 192 : tile 
 static int group_of(const CudaBackend *b, const FusedShape &s, FusedTile tile, int cluster)
 {
     const int rows = tile_rows(tile) * cluster, cols = fused_tile_cols(tile);
-    const int tiles_m = (int)((s.m + rows - 1) / rows), tiles_n = (int)((s.n + cols - 1) / cols);
     const double bytes_of_k = 2.0 * (double)s.k;   /* BF16 */
-    return cluster * walk_group(tiles_m, tiles_n, walk_clusters(tiles_m * tiles_n, b->multiprocessors / cluster),
-                                rows * bytes_of_k, cols * bytes_of_k, 0.25 * (double)b->cache_bytes);
+    const TileGrid grid = {(int)((s.m + rows - 1) / rows), (int)((s.n + cols - 1) / cols), PATCH_ROWS / cluster,
+                           rows * bytes_of_k, cols * bytes_of_k};
+    return cluster * walk_group(grid, walk_clusters(grid.rows * grid.columns, b->multiprocessors / cluster),
+                                0.25 * (double)b->cache_bytes);
 }
 
 std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const FusedShape &shape)

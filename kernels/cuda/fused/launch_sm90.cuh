@@ -3,6 +3,7 @@
 #include "kernels/cuda/fused/fused.h"
 #include "kernels/cuda/fused/mainloop_sm90.cuh"
 #include "kernels/cuda/fused/tensor_map.h"
+#include "kernels/cuda/fused/walk_choice.h"
 #include <algorithm>
 
 /* Chunk buffers that fit beside the stages; more than six would never be in flight. */
@@ -18,6 +19,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
                         const typename G::Program::Params &p)
 {
     const char *op = op_name(call.op);
+    CudaBackend *backend = backend_of(call.ctx);
     const int cluster = call.variant.cluster;
     GemmArgs g = {};
     g.m = (int)m, g.n = (int)n;
@@ -25,14 +27,19 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
     g.tiles_n = (int)((n + G::BN - 1) / G::BN);
     g.group = std::max(1, call.variant.group / cluster);
-    const int clusters =
-        walk_clusters(g.tiles_m * g.tiles_n, backend_of(call.ctx)->multiprocessors / cluster);
-    g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), clusters);
+    const int most = walk_clusters(g.tiles_m * g.tiles_n, backend->multiprocessors / cluster);
+    g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), most);
+    const int clusters = std::min(step_end(g.walk), most);
     g.sums = (float *)call.ctx->workspace;
-    g.arrived = backend_of(call.ctx)->parts_arrived;
+    g.arrived = backend->parts_arrived;
     const int64_t parts = (int64_t)g.walk.split * (g.walk.parts - 1) * cluster * CONSUMERS;
     if (parts * PartSums<G>::FLOATS * (int64_t)sizeof(float) > GEMM_WORKSPACE)
         cuda_fail(__FILE__, __LINE__, op, "tile_walk", "the sums of split tiles do not fit into the workspace");
+
+    Gpcs *gpcs = &backend->gpcs;
+    g.places = places_of(gpcs->count, gpcs->multiprocessors, clusters);
+    g.gpc_of = gpcs->of;
+    g.counts = gpcs->counts + (gpcs->turn ^= 1);
 
     CUtensorMap map_a = tensor_map(op, a, 64, G::A_ROWS ? 64 : G::BM);
     CUtensorMap map_b = tensor_map(op, b, 64, G::B_ROWS ? 64 : G::BN / G::B_PIECES);
@@ -43,7 +50,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(std::min(step_end(g.walk), clusters) * cluster));
+    config.gridDim = dim3((unsigned)(clusters * cluster));
     config.blockDim = dim3(GEMM_THREADS);
     config.dynamicSmemBytes = G::SHARED;
     config.stream = stream_of(call.ctx);

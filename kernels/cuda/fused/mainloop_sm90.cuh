@@ -21,8 +21,12 @@
  * Tiles of the last round, where they are too few for all multiprocessors, are split along K: the other blocks
  * leave their sums in memory, and the tile's owner, which has the first part, adds them in order.
  *
- * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both. */
+ * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both.
+ *
+ * What limits large products is power, and operands on their way take some: so clusters that share them sit in one GPC
+ * (places.h), keep pace along K, and every other round walks K backwards, from what is still in L2. */
 #pragma once
+#include "kernels/cuda/fused/gpcs.h"
 #include "kernels/cuda/fused/primitives.cuh"
 #include "kernels/cuda/fused/walk.h"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
@@ -36,6 +40,7 @@ enum {
     BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
     BARRIER_FINISH = 3,         /* both consumers are done */
     BARRIER_PART = 4,           /* and 5: all threads of a consumer have left or may read a part's sums */
+    MOST_LOOKS = 300,           /* for others at a stop: 0.2 ms, a thousand times what they need */
     SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
 };
 
@@ -47,6 +52,9 @@ struct GemmArgs {
     TileWalk walk;
     float *sums;                /* of all parts but the first, see part_sums */
     unsigned *arrived;          /* [split, cluster, CONSUMERS]: parts that are there; 0 between kernels */
+    Places places;
+    const uint8_t *gpc_of;      /* by multiprocessor */
+    ClusterCounts *counts;
 };
 
 /* ROWS64: a consumer has 64 * ROWS64 rows of a tile. A_ROWS, B_ROWS: the operand is stored with M (N)
@@ -119,17 +127,43 @@ struct TilePlace {
     int m0, n0, column;
 };
 
-/* Tile `t` of the walk: groups of rows, column by column, so that operands stay in L2. */
-template <class G> PTX TilePlace tile_place(const GemmArgs &g, int t)
+template <class G> PTX TilePlace tile_place(const GemmArgs &g, int tile)
 {
-    int a_group = g.group * g.tiles_n, group = t / a_group, within = t - group * a_group;
-    int first = group * g.group, height = min(g.tiles_m - first, g.group);
-    int column = within / height, cluster = first + within - column * height;
-    return TilePlace{(cluster * g.cluster + (int)cluster_rank()) * G::BM, column * G::BN, column};
+    const TileSpot spot = tile_spot(g.tiles_m, g.tiles_n, g.group, PATCH_ROWS / g.cluster, tile);
+    return TilePlace{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN, spot.column};
 }
 
-PTX int first_step(const GemmArgs &g) { return blockIdx.x / g.cluster; }
+/* ---- what clusters do together ------------------------------------------------------------------------- */
+
+PTX unsigned add_one(unsigned *count) { return atomicAdd(count, 1); }
+
+/* Where the cluster begins: in the shared memory of its first block. */
+PTX uint32_t &place_of_cluster()
+{
+    __shared__ uint32_t place;
+    return place;
+}
+
+PTX int first_step(const GemmArgs &)
+{
+    return (int)load_of_block(shared_address(&place_of_cluster()), 0);
+}
+
 PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
+
+/* Waits until all clusters are at stop `stop` of this round, but never long: it is only for speed. */
+PTX void stop_for_others(const GemmArgs &g, int step, int stop)
+{
+    const int there = stopped(g.walk, step_stride(g), step, stop);
+    add_one(&g.counts->stopped);
+    for (int i = 0; i < MOST_LOOKS && (int)load_acquire(&g.counts->stopped) < there; i++) __nanosleep(40);
+}
+
+/* The last cluster to leave makes the counts what the next kernel expects. */
+PTX void leave(ClusterCounts *counts, unsigned clusters)
+{
+    if (add_one(&counts->left) + 1 == clusters) *counts = {};
+}
 
 /* ---- warp 0: operands ---------------------------------------------------------------------------------- */
 
@@ -141,9 +175,12 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
         const TilePlace tile = tile_place<G>(g, part.tile);
+        const bool stops = rank == 0 && step < g.walk.whole && g.walk.k_blocks >= PACED_BLOCKS;
+        const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
 #pragma unroll 1
         for (int block = part.first; block < part.end; block++, ring.next()) {
-            const int k = block * BLOCK_K;
+            if (stops && block % PACE_BLOCKS == 0) stop_for_others(g, step, block / PACE_BLOCKS);
+            const int k = (backwards ? part.first + part.end - 1 - block : block) * BLOCK_K;
             const uint32_t full = s.full(ring.slot);
             mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
             mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* what the other block loads of B included */
@@ -371,11 +408,12 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
 
 template <class G>
 __global__ void __launch_bounds__(GEMM_THREADS, 1)
-gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, const GemmArgs g,
-          const __grid_constant__ typename G::Program::Params p)
+gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+          const __grid_constant__ GemmArgs g, const __grid_constant__ typename G::Program::Params p)
 {
     extern __shared__ uint8_t memory[];
     const Shared<G> s = {(shared_address(memory) + 1023) & ~1023u};
+    const bool first_block = cluster_rank() == 0;
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&a);
         tensor_map_prefetch(&b);
@@ -388,6 +426,7 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
             mbarrier_init(s.finished(0, i), 4);   /* warps of a consumer */
         }
         mbarrier_init_fence();
+        if (first_block) place_of_cluster() = take_place(&g.places, g.counts->asked, g.gpc_of[multiprocessor()], add_one);
     }
     __syncthreads();
     if (g.cluster > 1) cluster_sync();
@@ -408,4 +447,5 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
         consume<G>(g, p, s, warpgroup - 1);
     }
     if (g.cluster > 1) cluster_sync();  /* no block may leave while another signals or loads into it */
+    if (first_block && threadIdx.x == 0) leave(g.counts, step_stride(g));
 }

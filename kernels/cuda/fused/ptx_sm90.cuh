@@ -110,6 +110,28 @@ PTX uint32_t cluster_rank()
     return rank;
 }
 
+/* The multiprocessor that this block is on. */
+PTX uint32_t multiprocessor()
+{
+    uint32_t id;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+    return id;
+}
+
+/* A word at the same place in shared memory of block `rank` of the cluster. */
+PTX uint32_t load_of_block(uint32_t here, uint32_t rank)
+{
+    uint32_t word;
+    asm volatile("{\n\t"
+                 ".reg .u32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %1, %2;\n\t"
+                 "ld.shared::cluster.u32 %0, [there];\n\t"
+                 "}"
+                 : "=r"(word)
+                 : "r"(here), "r"(rank));
+    return word;
+}
+
 PTX void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive;\n"

@@ -2,7 +2,6 @@
  * tests/test_walk.c checks it without a GPU. */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 
 #ifdef __CUDACC__
 #define WALK_FN static __host__ __device__ __forceinline__
@@ -13,8 +12,10 @@
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
-    USUAL_GROUP = 8,    /* rows of tiles in a group, where other numbers gain nothing */
-    MOST_GROUP = 32,
+    PATCH_ROWS = 4,     /* tiles; clusters have fewer, higher ones */
+    PATCH_COLUMNS = 4,
+    PACE_BLOCKS = 32,   /* of K between two stops ... */
+    PACED_BLOCKS = 128, /* ... in tiles with at least so many */
 };
 
 /* Of `clusters`, c takes steps c, c + clusters, ... Steps are whole tiles first. Where the last round has tiles
@@ -46,55 +47,6 @@ WALK_FN TileWalk tile_walk(int tiles, int k_blocks, int clusters)
     return w;
 }
 
-/* Of `most` clusters as many as it takes for the same number of rounds, unless the last one is split: where they
- * divide the tiles evenly, a round covers whole groups, and no operand is read twice for stragglers. */
-static inline int walk_clusters(int tiles, int most)
-{
-    const int rounds = (tiles + most - 1) / most;
-    return tiles % most * 2 > most ? (tiles + rounds - 1) / rounds : most;
-}
-
-/* Bytes of operands that come from memory when tiles are walked in groups of `group` rows, column by column in
- * each. Clusters that run at once read what they share once. row_bytes, col_bytes: a row's, a column's of tiles,
- * over all of K. What fits into `cache` bytes stays there: a group's rows, all columns. */
-static inline double walk_bytes(int tiles_m, int tiles_n, int clusters, int group, double row_bytes, double col_bytes,
-                                double cache)
-{
-    const int tiles = tiles_m * tiles_n, area = group * tiles_n;
-    const bool rows_stay = group * row_bytes <= cache, columns_stay = tiles_n * col_bytes <= cache;
-    double bytes = columns_stay ? tiles_n * col_bytes : 0;
-    for (int first = 0; first < tiles; first += clusters) {
-        const int end = first + clusters < tiles ? first + clusters : tiles;
-        int columns = 0;
-        for (int t = first, next; t < end; t = next) {
-            const int begin = t / area * area, from = t - begin, left = tiles_m - t / area * group;
-            const int height = left < group ? left : group;
-            next = begin + area < end ? begin + area : end;
-            const int to = next - begin;
-            int rows = to - from < height ? to - from : height;
-            if (rows_stay) rows = from >= height ? 0 : (to < height ? to : height) - from;
-            bytes += rows * row_bytes;
-            const int entered = rows_stay && from > 0 ? (from - 1) / height + 1 : from / height;
-            columns += (to - 1) / height + 1 - entered;
-        }
-        if (!columns_stay) bytes += (columns < tiles_n ? columns : tiles_n) * col_bytes;
-    }
-    return bytes;
-}
-
-/* Rows of tiles a group for the fewest bytes. That counts even where bandwidth is to spare: reading memory takes
- * power, and power is what limits large products. */
-static inline int walk_group(int tiles_m, int tiles_n, int clusters, double row_bytes, double col_bytes, double cache)
-{
-    int best = USUAL_GROUP;
-    double least = 0.99 * walk_bytes(tiles_m, tiles_n, clusters, best, row_bytes, col_bytes, cache);
-    for (int group = 1; group <= MOST_GROUP && group <= tiles_m; group++) {
-        const double bytes = walk_bytes(tiles_m, tiles_n, clusters, group, row_bytes, col_bytes, cache);
-        if (bytes < least) best = group, least = bytes;
-    }
-    return best;
-}
-
 WALK_FN int tile_end(TileWalk w) { return w.whole + w.split; }
 WALK_FN int step_end(TileWalk w) { return w.whole + w.split * w.parts; }
 
@@ -107,4 +59,34 @@ WALK_FN TilePart tile_part(TileWalk w, int step)
     p.first = p.part * w.k_blocks / parts;
     p.end = (p.part + 1) * w.k_blocks / parts;
     return p;
+}
+
+WALK_FN int least(int a, int b) { return a < b ? a : b; }
+
+typedef struct TileSpot {
+    int row, column;
+} TileSpot;
+
+/* Where tile t is. Groups of `group` rows, from left to right, PATCH_COLUMNS columns at a time, and those in patches from
+ * top to bottom: so a round covers about as many rows as columns, and so does what one GPC has of it (places.h). */
+WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, int t)
+{
+    TileSpot spot;
+    const int above = t / (group * tiles_n) * group, height = least(group, tiles_m - above);
+    const int in_group = t - above * tiles_n, left = in_group / (height * PATCH_COLUMNS) * PATCH_COLUMNS;
+    const int width = least(PATCH_COLUMNS, tiles_n - left);
+    const int in_columns = in_group - left * height, down = in_columns / (patch_rows * width) * patch_rows;
+    const int rows = least(patch_rows, height - down), in_patch = in_columns - down * width;
+    spot.column = left + in_patch / rows;
+    spot.row = above + down + in_patch % rows;
+    return spot;
+}
+
+/* Long tiles stop every PACE_BLOCKS blocks until all clusters of the round are there: what they share is read from memory
+ * once only while it is in L2, and without stops they drift apart. How many have stopped, in all, when the last one is at
+ * stop `stop` of the tile of `step`, which is not split. */
+WALK_FN int stopped(TileWalk w, int clusters, int step, int stop)
+{
+    const int stops = (w.k_blocks + PACE_BLOCKS - 1) / PACE_BLOCKS, before = step / clusters * clusters;
+    return before * stops + (stop + 1) * least(clusters, w.whole - before);
 }
