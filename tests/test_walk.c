@@ -168,7 +168,9 @@ static void groups_fill_rounds(void **state)
     assert_int_equal(walk_clusters(20, 66), 66);
     assert_int_equal(walk_clusters(50, 66), 50);
     const TileGrid wide = {128, 44, PATCH_ROWS, row, column};
-    assert_int_equal(walk_group(wide, 132, cache), 11);     /* 132 = 11 rows x 12 columns */
+    assert_int_equal(walk_group(wide, 132, cache), 12);     /* 11 rows x 12 columns are 132, but patches have 4 rows */
+    const TileGrid narrow = {128, 11, PATCH_ROWS, row, column};
+    assert_int_equal(walk_group(narrow, 128, cache), 4);    /* all columns at once: patches rather than single rows */
     /* K = 2,048: a group's rows stay while it walks on, so more of them are better */
     const TileGrid flat = {128, 86, PATCH_ROWS, row / 8, column / 8};
     assert_true(walk_group(flat, 132, cache) > USUAL_GROUP);

@@ -41,15 +41,22 @@ static inline double walk_bytes(TileGrid g, int clusters, int group, double cach
     return bytes;
 }
 
-/* Rows of tiles a group for the fewest bytes. That counts even where bandwidth is to spare: reading memory takes
- * power, and power is what limits large products. */
+/* What moving operands costs, in bytes from memory: those, and a quarter of what L2 is read for, by a patch of tiles at a
+ * time, which is what one GPC has. */
+static inline double walk_cost(TileGrid g, int clusters, int group, double cache)
+{
+    return walk_bytes(g, clusters, group, cache) + 0.25 * walk_bytes(g, g.patch_rows * PATCH_COLUMNS, group, 0);
+}
+
+/* Rows of tiles a group for the least cost. That counts even where bandwidth is to spare: reading takes power, and power is
+ * what limits large products. */
 static inline int walk_group(TileGrid g, int clusters, double cache)
 {
     int best = USUAL_GROUP;
-    double fewest = 0.99 * walk_bytes(g, clusters, best, cache);
+    double least_cost = 0.99 * walk_cost(g, clusters, best, cache);
     for (int group = 1; group <= MOST_GROUP && group <= g.rows; group++) {
-        const double bytes = walk_bytes(g, clusters, group, cache);
-        if (bytes < fewest) best = group, fewest = bytes;
+        const double cost = walk_cost(g, clusters, group, cache);
+        if (cost < least_cost) best = group, least_cost = cost;
     }
     return best;
 }
