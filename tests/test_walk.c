@@ -94,31 +94,32 @@ static void every_tile_has_its_spot(void **state)
                 }
 }
 
-/* Clusters come to their stops one at a time, in any order, and go on only when all are there: all get to the end, and
- * none is at its next stop before the others have come to the one before. */
+/* Clusters arrive at their stops and wait there one at a time, in any order: all get to the end, and none passes a stop
+ * before all others that have it have arrived. */
 static void check_stops(int tiles, int k_blocks, int clusters, int stride)
 {
     const TileWalk w = tile_walk(tiles, k_blocks, clusters);
-    const int stops = (k_blocks + PACE_BLOCKS - 1) / PACE_BLOCKS;
-    int *come = calloc((size_t)clusters, sizeof *come), *all = calloc((size_t)clusters, sizeof *all);
-    int there = 0, waiting = 0, moved = 1;
-    assert_true(come && all);
+    const int stops = stops_of(w);
+    int *arrived = calloc((size_t)clusters, sizeof *arrived), *passed = calloc((size_t)clusters, sizeof *passed);
+    int *all = calloc((size_t)clusters, sizeof *all), count = 0, moved = 1;
+    assert_true(arrived && passed && all && stops > 0);
     for (int c = 0; c < w.whole; c++) all[c % clusters] += stops;
     while (moved) {
-        moved = waiting = 0;
+        moved = 0;
         for (int i = 0; i < clusters; i++) {
-            const int c = i * stride % clusters, last = come[c] - 1;
-            if (last >= 0 && there < stopped(w, clusters, c + last / stops * clusters, last % stops)) waiting++;
-            else if (come[c] < all[c]) {
+            const int c = i * stride % clusters, stop = passed[c];
+            if (stop == all[c]) continue;
+            if (arrived[c] == stop) {
+                arrived[c]++, count++, moved = 1;
+            } else if (count >= arrivals(w, clusters, c + stop / stops * clusters, stop % stops)) {
                 for (int other = 0; other < clusters; other++)
-                    assert_true(come[other] >= come[c] || come[other] == all[other]);
-                come[c]++, there++, moved = 1;
+                    assert_true(arrived[other] > stop || passed[other] == all[other]);
+                passed[c]++, moved = 1;
             }
         }
     }
-    assert_int_equal(waiting, 0);
-    assert_int_equal(there, w.whole * stops);
-    free(come), free(all);
+    assert_memory_equal(passed, all, (size_t)clusters * sizeof *all);
+    free(arrived), free(passed), free(all);
 }
 
 static void nobody_runs_ahead_or_waits_for_ever(void **state)
@@ -127,9 +128,15 @@ static void nobody_runs_ahead_or_waits_for_ever(void **state)
     for (int stride = 1; stride <= 7; stride += 6)      /* numbers of clusters are no multiples of 7 */
         for (int tiles = 1; tiles < 400; tiles += 3) {
             check_stops(tiles, PACED_BLOCKS, 66, stride);
-            check_stops(tiles, PACED_BLOCKS + 1, 132, stride);
-            check_stops(tiles, 17, 9, stride);
+            check_stops(tiles, PACED_BLOCKS + WAIT_AT + 1, 132, stride);
+            check_stops(tiles, PACED_BLOCKS + WAIT_AT, 9, stride);
         }
+    /* the last stop is within the tile */
+    for (int k_blocks = 1; k_blocks < 300; k_blocks++) {
+        const int stops = stops_of(tile_walk(1, k_blocks, 1));
+        assert_true(stops == 0 || (stops - 1) * PACE_BLOCKS + WAIT_AT < k_blocks);
+        assert_true(k_blocks < PACED_BLOCKS ? stops == 0 : stops * PACE_BLOCKS + WAIT_AT >= k_blocks);
+    }
 }
 
 /* A round reads each row and each column that it has tiles of. */

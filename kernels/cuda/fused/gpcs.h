@@ -6,7 +6,7 @@
 /* Of one kernel's clusters. Zeros before it; the last to leave sets them back. */
 struct ClusterCounts {
     unsigned asked[MOST_GPCS];      /* for a place: take_place */
-    unsigned stopped;               /* at a stop of the walk: see stopped() */
+    unsigned arrived;               /* at stops of the walk: arrivals() */
     unsigned left;
 };
 

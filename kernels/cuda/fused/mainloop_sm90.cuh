@@ -40,7 +40,7 @@ enum {
     BARRIER_TURN = 1,           /* named barriers 1 and 2: whose turn it is to multiply */
     BARRIER_FINISH = 3,         /* both consumers are done */
     BARRIER_PART = 4,           /* and 5: all threads of a consumer have left or may read a part's sums */
-    MOST_LOOKS = 300,           /* for others at a stop: 0.2 ms, a thousand times what they need */
+    MOST_LOOKS = 300,           /* for others at a stop: 0.2 ms, far more than they need */
     SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
 };
 
@@ -151,12 +151,15 @@ PTX int first_step(const GemmArgs &)
 
 PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
 
-/* Waits until all clusters are at stop `stop` of this round, but never long: it is only for speed. */
-PTX void stop_for_others(const GemmArgs &g, int step, int stop)
+/* At block `block` of a tile that is not split: see stops_of. Never waits for long, as it is only for speed. */
+PTX void keep_pace(const GemmArgs &g, int step, int block)
 {
-    const int there = stopped(g.walk, step_stride(g), step, stop);
-    add_one(&g.counts->stopped);
-    for (int i = 0; i < MOST_LOOKS && (int)load_acquire(&g.counts->stopped) < there; i++) __nanosleep(40);
+    const int stop = block / PACE_BLOCKS;
+    if (stop >= stops_of(g.walk)) return;
+    if (block % PACE_BLOCKS == ARRIVE_AT) add_one(&g.counts->arrived);
+    if (block % PACE_BLOCKS != WAIT_AT) return;
+    const int all = arrivals(g.walk, step_stride(g), step, stop);
+    for (int i = 0; i < MOST_LOOKS && (int)load_acquire(&g.counts->arrived) < all; i++) __nanosleep(40);
 }
 
 /* The last cluster to leave makes the counts what the next kernel expects. */
@@ -175,11 +178,11 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
         const TilePlace tile = tile_place<G>(g, part.tile);
-        const bool stops = rank == 0 && step < g.walk.whole && g.walk.k_blocks >= PACED_BLOCKS;
+        const bool stops = rank == 0 && step < g.walk.whole;
         const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
 #pragma unroll 1
         for (int block = part.first; block < part.end; block++, ring.next()) {
-            if (stops && block % PACE_BLOCKS == 0) stop_for_others(g, step, block / PACE_BLOCKS);
+            if (stops) keep_pace(g, step, block);
             const int k = (backwards ? part.first + part.end - 1 - block : block) * BLOCK_K;
             const uint32_t full = s.full(ring.slot);
             mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);

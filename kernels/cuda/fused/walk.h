@@ -14,8 +14,10 @@ enum {
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
     PATCH_ROWS = 4,     /* tiles; clusters have fewer, higher ones */
     PATCH_COLUMNS = 4,
-    PACE_BLOCKS = 32,   /* of K between two stops ... */
-    PACED_BLOCKS = 128, /* ... in tiles with at least so many */
+    PACED_BLOCKS = 128, /* of K: tiles of at least so many have stops, ... */
+    PACE_BLOCKS = 32,   /* ... one in so many. */
+    ARRIVE_AT = 16,     /* A cluster tells the others at this one of them that it comes, ... */
+    WAIT_AT = 24,       /* ... and waits here for theirs, when it has mostly come already. */
 };
 
 /* Of `clusters`, c takes steps c, c + clusters, ... Steps are whole tiles first. Where the last round has tiles
@@ -82,11 +84,16 @@ WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, 
     return spot;
 }
 
-/* Long tiles stop every PACE_BLOCKS blocks until all clusters of the round are there: what they share is read from memory
- * once only while it is in L2, and without stops they drift apart. How many have stopped, in all, when the last one is at
- * stop `stop` of the tile of `step`, which is not split. */
-WALK_FN int stopped(TileWalk w, int clusters, int step, int stop)
+/* Long tiles have stops, where clusters wait until all others of the round are near: what they share is read from memory
+ * once only while it is in L2, and without stops they drift apart. */
+WALK_FN int stops_of(TileWalk w)
 {
-    const int stops = (w.k_blocks + PACE_BLOCKS - 1) / PACE_BLOCKS, before = step / clusters * clusters;
-    return before * stops + (stop + 1) * least(clusters, w.whole - before);
+    return w.k_blocks < PACED_BLOCKS ? 0 : (w.k_blocks + PACE_BLOCKS - 1 - WAIT_AT) / PACE_BLOCKS;
+}
+
+/* Arrivals in all when the last cluster has arrived at stop `stop` of the tile of `step`, which is not split. */
+WALK_FN int arrivals(TileWalk w, int clusters, int step, int stop)
+{
+    const int before = step / clusters * clusters;
+    return before * stops_of(w) + (stop + 1) * least(clusters, w.whole - before);
 }
