@@ -77,7 +77,8 @@ struct Gemm {
     static constexpr int AT_B = STAGES * A_BYTES, AT_CHUNKS = AT_B + STAGES * B_BYTES;
     static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
     static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * BUFFERS;
-    static constexpr int SHARED = 1024 + AT_BARRIERS + 8 * BARRIERS;
+    static constexpr int AT_PLACES = AT_BARRIERS + 8 * BARRIERS;
+    static constexpr int SHARED = 1024 + AT_PLACES + 8 * CONSUMERS * BUFFERS;
 
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
     static_assert(Program::BUFFER == 0 || BUFFERS > 0,
@@ -104,6 +105,10 @@ template <class G> struct Shared {
         return full(2 * G::STAGES + consumer * G::BUFFERS + buffer);
     }
     __device__ uint32_t finished(int consumer, int buffer) const { return loaded(CONSUMERS + consumer, buffer); }
+    __device__ uint32_t place(int consumer, int buffer) const
+    {
+        return base + G::AT_PLACES + 8 * (consumer * G::BUFFERS + buffer);
+    }
 };
 
 /* A place in a ring of SLOTS and the parity of the barrier phase that belongs to this time round. */
@@ -123,14 +128,16 @@ template <int SLOTS> struct Ring {
     }
 };
 
-struct TilePlace {
-    int m0, n0, column;
+struct Place {
+    int row, col;
 };
 
-template <class G> PTX TilePlace tile_place(const GemmArgs &g, int tile)
+template <class G> PTX Place tile_place(const GemmArgs &g, int tile)
 {
-    const TileSpot spot = tile_spot(g.tiles_m, g.tiles_n, g.group, PATCH_ROWS / g.cluster, tile);
-    return TilePlace{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN, spot.column};
+    int group = g.group;
+    asm volatile("" : "+r"(group));     /* or what divisions by it need stays in registers while products run */
+    const TileSpot spot = tile_spot(g.tiles_m, g.tiles_n, group, PATCH_ROWS / g.cluster, tile);
+    return Place{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN};
 }
 
 /* ---- what clusters do together ------------------------------------------------------------------------- */
@@ -177,31 +184,31 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     const int rank = cluster_rank();
     for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
-        const TilePlace tile = tile_place<G>(g, part.tile);
-        const bool stops = rank == 0 && step < g.walk.whole;
+        const Place tile = tile_place<G>(g, part.tile);
         const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
+        int k = (backwards ? part.end - 1 : part.first) * BLOCK_K;
 #pragma unroll 1
-        for (int block = part.first; block < part.end; block++, ring.next()) {
-            if (stops) keep_pace(g, step, block);
-            const int k = (backwards ? part.first + part.end - 1 - block : block) * BLOCK_K;
+        for (int left = part.end - part.first; left > 0; left--, ring.next()) {
+            if (rank == 0 && step < g.walk.whole) keep_pace(g, step, g.walk.k_blocks - left);
             const uint32_t full = s.full(ring.slot);
             mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
             mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* what the other block loads of B included */
             if constexpr (G::A_ROWS) {
 #pragma unroll
                 for (int i = 0; i < G::BM / 64; i++)
-                    tma_load(s.a(ring.slot) + i * 8192, a, full, tile.m0 + i * 64, k);
+                    tma_load(s.a(ring.slot) + i * 8192, a, full, tile.row + i * 64, k);
             } else {
-                tma_load(s.a(ring.slot), a, full, k, tile.m0);
+                tma_load(s.a(ring.slot), a, full, k, tile.row);
             }
 #pragma unroll
             for (int i = 0; i < G::B_PIECES; i++) {
                 const uint32_t to = s.b(ring.slot) + i * G::B_PIECE_BYTES;
-                const int n = tile.n0 + i * (G::BN / G::B_PIECES);
+                const int n = tile.col + i * (G::BN / G::B_PIECES);
                 const int col = G::B_ROWS ? n : k, row = G::B_ROWS ? k : n;
                 if (g.cluster == 1) tma_load(to, b, full, col, row);
                 else if (i % 2 == rank) tma_load_multicast(to, b, full, col, row, 3);
             }
+            k += backwards ? -BLOCK_K : BLOCK_K;
         }
     }
 }
@@ -222,9 +229,9 @@ template <class G> struct ChunkWalk {
     __device__ void enter()
     {
         if (!more()) return;
-        TilePlace place = tile_place<G>(g, tile);
-        row = place.m0 + row_offset, row_end = row + 64 * G::ROWS64;
-        col = col_first = place.n0, col_end = min(place.n0 + G::BN, g.n);
+        Place place = tile_place<G>(g, tile);
+        row = place.row + row_offset, row_end = row + 64 * G::ROWS64;
+        col = col_first = place.col, col_end = min(place.col + G::BN, g.n);
     }
     __device__ void next()
     {
@@ -236,24 +243,36 @@ template <class G> struct ChunkWalk {
     }
 };
 
+template <class G> PTX Place place_of_chunk(Shared<G> s, int consumer, int buffer)
+{
+    const int2 place = load_place(s.place(consumer, buffer));
+    return Place{place.x, place.y};
+}
+
+/* Where a chunk is stays beside its buffer: this warp has too few registers to find it twice. */
 template <class G>
 PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
     typedef typename G::Program Program;
-    ChunkWalk<G> ahead(g, consumer), done(g, consumer);
+    ChunkWalk<G> ahead(g, consumer);
+    int on_the_way = 0;
     auto hand_over = [&](int buffer) {
+        store_place(s.place(consumer, buffer), ahead.row, ahead.col);
         if constexpr (Program::LOAD_BYTES > 0) {
             mbarrier_arrive_expect(s.loaded(consumer, buffer), Program::LOAD_BYTES);
             Program::fetch(p, s.chunk(consumer, buffer), s.loaded(consumer, buffer), ahead.row, ahead.col);
         } else {
             mbarrier_arrive(s.loaded(consumer, buffer));
         }
+        on_the_way++;
         ahead.next();
     };
     for (int i = 0; i < G::BUFFERS && ahead.more(); i++) hand_over(i);
-    for (Ring<G::BUFFERS> ring; done.more(); done.next(), ring.next()) {
+    for (Ring<G::BUFFERS> ring; on_the_way > 0; ring.next()) {
         mbarrier_wait(s.finished(consumer, ring.slot), ring.parity);
+        const Place done = place_of_chunk(s, consumer, ring.slot);
         Program::store(p, s.chunk(consumer, ring.slot), done.row, done.col);
+        on_the_way--;
         tma_store_commit();
         tma_store_wait_read();
         if (ahead.more()) hand_over(ring.slot);
@@ -332,6 +351,19 @@ PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[
     }
 }
 
+/* Of a tile, where it is a consumer's turn. The warp that moves chunks has written it down. */
+template <class G>
+PTX Place first_chunk(const GemmArgs &g, Shared<G> s, int tile, int consumer, Ring<G::BUFFERS ? G::BUFFERS : 1> buffer)
+{
+    if constexpr (G::BUFFERS > 0) {
+        mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
+        return place_of_chunk(s, consumer, buffer.slot);
+    } else {
+        const Place first = tile_place<G>(g, tile);
+        return Place{first.row + consumer * G::ROWS_APART, first.col};
+    }
+}
+
 template <class G>
 PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
@@ -380,11 +412,11 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             }
             take_sums<G>(g, here, consumer, all);
         }
-        const TilePlace tile = tile_place<G>(g, here.tile);
-        const int chunks = (min(G::BN, g.n - tile.n0) + G::COLUMNS - 1) / G::COLUMNS;
+        const Place first = first_chunk<G>(g, s, here.tile, consumer, buffer);
+        const int chunks = (min(G::BN, g.n - first.col) + G::COLUMNS - 1) / G::COLUMNS;
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {
-            const Rows rows = {tile.m0 + row_offset + i * 64 + fragment_row(), g.m};
+            const Rows rows = {first.row + i * 64 + fragment_row(), g.m};
             Program program;
             program.begin(p, rows);
 #pragma unroll
@@ -393,7 +425,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
                 float(&columns)[G::COLUMNS / 2] =
                     *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
                 if constexpr (G::BUFFERS > 0) mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
-                program.chunk(p, columns, s.chunk(consumer, buffer.slot), rows, tile.n0 + c * G::COLUMNS);
+                program.chunk(p, columns, s.chunk(consumer, buffer.slot), rows, first.col + c * G::COLUMNS);
                 if constexpr (G::BUFFERS > 0) {
                     fence_for_copy_engine();
                     __syncwarp();
@@ -401,7 +433,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
                     buffer.next();
                 }
             }
-            program.end(p, rows, ColumnTile{tile.column, g.tiles_n});
+            program.end(p, rows, ColumnTile{first.col / G::BN, g.tiles_n});
         }
     }
     Program::finish(p);
