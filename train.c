@@ -41,6 +41,7 @@ typedef struct Training {
     double          elapsed_before; /* seconds of training in earlier parts of the run */
     int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
     int             claim;          /* descriptor that keeps the run directory from others, 0 = none */
+    bool            other_kernels;  /* resumed: another fusion or attention than before */
     int64_t         memory_used;    /* bytes; asked for now and then, because a GPU's driver answers slowly */
 } Training;
 
@@ -278,7 +279,7 @@ static int train_loop(Training *t)
         if (setup_sample_context(c) && (t->state.step % c->sample.every == 0 || last)) write_sample(t);
         bool due = c->checkpoint.every && t->state.step % c->checkpoint.every == 0;
         if (due && !last && !save(t)) return EXIT_RUNTIME;
-        if (log_failure(t->log)) return EXIT_RUNTIME;
+        if (log_failure(t->log)) return save(t), EXIT_RUNTIME;   /* perhaps there is room for that elsewhere */
     }
     int caught = signals_caught();
     if (!save(t)) return EXIT_RUNTIME;
@@ -325,6 +326,8 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     bool ok = loaded >= 0;
     if (ok) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
     if (ok) choices_restore(&t->state, &t->setup.backend);
+    if (ok && t->other_kernels && !t->setup.backend.device->host_memory)
+        fprintf(stderr, "note: other kernels than before, so this continuation is not bitwise the same\n");
     free(dir);
     ok = ok && setup_check_tokenizer(&t->setup, t->state.tokenizer, errors);
     int64_t data_tokens = loader_tokens(t->setup.train);
@@ -376,15 +379,19 @@ static int finish(Training *t, Errors *errors, int code)
     return code;
 }
 
-/* Compares the config with the one the run began with: what shapes model and data must be the same. */
-static void check_resumed_config(const Config *c, Errors *errors)
+/* Compares the config with the one the run began with: what shapes model and data must be the same. other_kernels: whether a
+ * GPU would now compute with others. */
+static void check_resumed_config(const Config *c, bool *other_kernels, Errors *errors)
 {
     char *path = files_join(c->run.dir, "config.json");
     Errors broken = {0};
     ConfigLoad *saved = path ? config_load(path, 0, NULL, &broken) : NULL;
     if (saved && !broken.count) {
         setup_derive(config_values(saved));     /* an imported run has not been started yet */
-        config_diff(config_values(saved), c, errors, stderr);
+        const Config *before = config_values(saved);
+        config_diff(before, c, errors, stderr);
+        *other_kernels = memcmp(&before->fusion, &c->fusion, sizeof c->fusion) ||
+                         before->train.attention != c->train.attention;
     } else {
         errors_add(errors, "--resume: %s/config.json cannot be read, so nothing tells what to continue",
                    c->run.dir);
@@ -447,14 +454,16 @@ static int train(Training *t, RunStart start, Errors *errors)
     if (!checkpoint_has_room(c->run.dir, t->model, errors)) return EXIT_RUNTIME;
     if (!load_or_init(t, start == RUN_RESUME, errors)) return EXIT_USAGE;
     signals_install();          /* from here on there is something to save */
+    if (start == RUN_RESUME && t->state.step >= c->train.steps) {      /* the run's config.json stays as it was */
+        fprintf(stderr, "nothing to train: the run is at step %lld, train.steps is %lld\n",
+                (long long)t->state.step, (long long)c->train.steps);
+        return EXIT_DONE;
+    }
     if (!open_run(t, start, errors)) return EXIT_RUNTIME;
 
     t->progress = progress_begin(stderr, c->train.steps, c->run.log_every,
                                  (int64_t)t->setup.backend.memory_total);
     t->started = machine_seconds();
-    if (t->state.step >= c->train.steps)
-        progress_line(&t->progress, "nothing to train: the run is at step %lld, train.steps is %lld",
-                      (long long)t->state.step, (long long)c->train.steps);
     int code = train_loop(t);
     progress_end(&t->progress);
 
@@ -505,7 +514,10 @@ static int train_command(int argc, char **argv)
     if (errors.count) setup_find_data(setup, &errors);
     else setup_data(setup, &errors);
     if (!resume || setup_check_place(setup, config_path, &errors)) run_check(c->run.dir, start, &errors);
-    if (resume && !errors.count) check_resumed_config(c, &errors);
+    if (resume && !errors.count) check_resumed_config(c, &t.other_kernels, &errors);
+    if (start == RUN_OVERWRITE && run_owns(c->run.dir, c->data.tokenizer))
+        errors_add(&errors, "data.tokenizer = %s belongs to the run that --run.overwrite=true would delete; name another "
+                   "run.dir, or copy it", c->data.tokenizer);
     return finish(&t, &errors, errors.count ? EXIT_USAGE : train(&t, start, &errors));
 }
 
@@ -535,7 +547,7 @@ static int print_help(void)
 {
     print_usage(stdout);
     printf("\nexit codes: 0 done, 1 run-time failure, 2 usage or config, 3 non-finite loss,\n"
-           "            130/143 interrupted and saved\n\n");
+           "            129/130/143 interrupted and saved\n\n");
     config_print_help(stdout);
     return EXIT_DONE;
 }

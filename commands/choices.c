@@ -57,7 +57,7 @@ static char *tuned_lines(const CheckpointState *state)
 
 void choices_restore(const CheckpointState *state, Backend *backend)
 {
-    if (!*state->backend) return;           /* imported: no run of ours before this one */
+    if (!*state->device) return;            /* imported: no run of ours before this one */
     const char *differs = strcmp(state->backend, backend->ops->name) ? "another backend"
                         : strcmp(state->precision, precision_name(backend)) ? "another precision"
                         : strcmp(state->device, backend->hardware) ? "another device"

@@ -10,11 +10,12 @@ void print_choices(const Backend *backend, FILE *out)
         fprintf(out, "  %-24s %s\n", op_name((OpId)op), backend->ops->choice(&backend->ctx, (OpId)op));
 }
 
-/* "24GiB", "24e9", "512MiB" in bytes; 0 when it cannot be read. */
+/* "24GiB", "80e9B", "512MiB" in bytes; 0 when it cannot be read. */
 static double parse_bytes(const char *text)
 {
     static const struct { const char *unit; double bytes; } units[] = {
-        {"", 1}, {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"MB", 1e6}, {"GB", 1e9}};
+        {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1024.0 * (1 << 30)},
+        {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
     char *end;
     double number = strtod(text, &end);
     if (end == text || !isfinite(number)) return 0;
@@ -28,7 +29,7 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     Config *c = setup->config;
     double available = gpu_memory ? parse_bytes(gpu_memory) : 0;
     if (gpu_memory && available <= 0)
-        errors_add(errors, "--gpu-mem=%s: expected a size such as 24GiB", gpu_memory);
+        errors_add(errors, "--gpu-mem=%s: expected a size with its unit, such as 24GiB", gpu_memory);
     /* Whether a GPU has room is no question about the machine that is asked. */
     bool asked = gpu_memory && c->run.device == DEVICE_AUTO;
     if (asked) {
@@ -46,7 +47,8 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     Plan plan = llama_plan(c, backend->act, LLAMA_TRAIN, backend->ops, &backend->ctx,
                            setup_sample_context(c));
     double flops = llama_flops_per_token(&shape);
-    printf("device        %s (%s)\n", backend->ops->name, asked ? "for --gpu-mem" : backend->why);
+    printf("device        %s (%s)%s\n", backend->ops->name, asked ? "for --gpu-mem" : backend->why,
+           backend->device->host_memory ? "; --gpu-mem=SIZE shows a GPU's plan" : "");
     printf("parameters    %lld\n", (long long)llama_parameters(&shape));
     printf("tokens/step   %lld  (%lld sequences x %lld tokens x %lld micro-batches)\n",
            (long long)c->train.tokens_per_step, (long long)c->train.micro_batch, (long long)c->train.seq_len,

@@ -89,7 +89,8 @@ static bool begin_run(const Config *c, const Llama *model, const char *hf_dir, c
     char *json = config_to_json(&kept);
     if (!json) errors_add(errors, "%s: out of memory", c->run.dir);
     int claim = json ? run_claim(c->run.dir, start, errors) : -1;
-    bool ok = claim >= 0 && run_open(c->run.dir, start, json, errors) &&
+    bool ok = claim >= 0 && checkpoint_has_room(c->run.dir, model, errors) &&
+              run_open(c->run.dir, start, json, errors) &&
               keep_originals(hf_dir, c->run.dir, config_text, errors) &&
               checkpoint_save(c->run.dir, model, &state, errors);
     if (claim >= 0) close(claim);
@@ -114,6 +115,8 @@ static int import(const char *hf_dir, const char *run_dir, ConfigLoad *load, Err
     adopt_tokenizer(c, hf_dir, run_dir);
     config_validate(load, errors);
     run_check(c->run.dir, c->run.overwrite ? RUN_OVERWRITE : RUN_NEW, errors);
+    if (c->run.overwrite && run_owns(c->run.dir, hf_dir))
+        errors_add(errors, "%s belongs to the run that --run.overwrite=true would delete; name another RUN_DIR", hf_dir);
     if (errors->count) goto done;
     model = load_model(c, hf_dir, &tensors, errors);
     if (!model) goto done;

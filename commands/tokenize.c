@@ -336,10 +336,14 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
         return 1;
     int  code   = 2;
     bool staged = false, existed = files_exists(options->out);
-    if (each_output(options->out, NULL, errors) && !job->overwrite)
+    const int lock = files_lock_dir(options->out, errors);
+    if (lock == FILES_BUSY)
+        errors_add(errors, "%s: another process is writing there; wait for it, or name another directory with --out",
+                   options->out);
+    else if (lock >= 0 && each_output(options->out, NULL, errors) && !job->overwrite)
         errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it",
                    options->out);
-    else if (files_make_dirs(staging, errors)) {
+    else if (lock >= 0 && files_make_dirs(staging, errors)) {
         each_output(staging, "", errors);       /* of a call that was stopped */
         code   = tokenize_into(staging, options, job, errors);
         staged = true;
@@ -352,8 +356,10 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     Errors ignored = { 0 };
     if (staged)
         files_remove_tree(staging, &ignored);
-    if (errors->count && !existed)
-        rmdir(options->out);    /* empty, or not made */
+    if (errors->count && !existed && lock >= 0)
+        rmdir(options->out);
+    if (lock >= 0)
+        close(lock);
     errors_free(&ignored);
     free(staging);
     return errors->count ? code : 0;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,6 +48,19 @@ bool files_make_dirs(const char *path, Errors *errors)
         *p = end;
         if (end == 0) return true;
     }
+}
+
+int files_lock_dir(const char *dir, Errors *errors)
+{
+    if (!files_make_dirs(dir, errors)) return -1;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        errors_add(errors, "%s: cannot open: %s", dir, strerror(errno));
+        return -1;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
+    close(fd);
+    return FILES_BUSY;
 }
 
 char *files_read(const char *path, size_t *bytes, Errors *errors)

@@ -4,6 +4,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Makes the directory where it is missing and takes it for this process: a descriptor, which keeps it until it is closed or
+ * the process ends. -1 with an error added; FILES_BUSY when another process has it. Where a file system has no locks,
+ * everybody gets it. */
+enum { FILES_BUSY = -2 };
+int files_lock_dir(const char *dir, Errors *errors);
+
 /* dir/name, owned by the caller; NULL when memory ran out. */
 char *files_join(const char *dir, const char *name);
 bool files_exists(const char *path);

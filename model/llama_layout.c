@@ -53,14 +53,14 @@ double llama_flops_per_token(const LlamaShape *s)
 
 static Tensor take(Plan *plan, BufferClass class, int64_t rows, int64_t cols, Dtype dtype)
 {
-    return tensor(plan_take(plan, class, (size_t)(rows * cols) * dtype_bytes(dtype)), rows, cols, dtype);
+    return tensor(plan_take(plan, class, (size_t)rows, (size_t)cols * dtype_bytes(dtype)), rows, cols, dtype);
 }
 
 static RowSums take_sums(const Llama *model, Plan *plan, BufferClass class, OpId op, int64_t rows,
                          int64_t cols)
 {
     int parts = model->ops->parts(&model->ctx, op, cols);
-    return (RowSums){plan_take(plan, class, (size_t)(rows * parts) * sizeof(float)), parts};
+    return (RowSums){plan_take(plan, class, (size_t)rows, (size_t)parts * sizeof(float)), parts};
 }
 
 /* One weight with its companions. working_rows: 0 = a norm, which is used from its master. */
@@ -90,7 +90,7 @@ static int add_norm_and_weight(Llama *model, Plan *plan, int64_t rows, RowLayout
     Weight *n = &model->weights[norm], *w = &model->weights[folded];
     w->gamma = n->master.data;
     if (model->mode == LLAMA_TRAIN) {
-        n->keep_before = plan_take(plan, BUFFER_MASTER, (size_t)d * sizeof(float));
+        n->keep_before = plan_take(plan, BUFFER_MASTER, (size_t)d, sizeof(float));
         w->gamma_before = n->keep_before;
         w->dgamma = n->grad.data;
     }
@@ -129,7 +129,7 @@ static void lay_layer(Llama *model, Plan *plan, LlamaLayer *layer, Tensor shared
     layer->x_sumsq = take_sums(model, plan, BUFFER_ACTIVATIONS, OP_DOWN, T, s->hidden);
     layer->qkv = take(plan, BUFFER_ACTIVATIONS, T, s->qkv_cols, s->act);
     layer->o = take(plan, BUFFER_ACTIVATIONS, T, s->q_cols, s->act);
-    layer->lse = plan_take(plan, BUFFER_ACTIVATIONS, (size_t)(T * s->heads) * sizeof(float));
+    layer->lse = plan_take(plan, BUFFER_ACTIVATIONS, (size_t)T, (size_t)s->heads * sizeof(float));
     layer->x1 = take(plan, BUFFER_ACTIVATIONS, T, s->hidden, s->act);
     layer->x1_sumsq = take_sums(model, plan, BUFFER_ACTIVATIONS, OP_OUT, T, s->hidden);
     layer->z = take(plan, BUFFER_ACTIVATIONS, T, 2 * s->ffn, s->act);
@@ -148,15 +148,14 @@ static void lay_head(Llama *model, Plan *plan, struct LlamaBuffers *b)
 {
     const LlamaShape *s = &model->shape;
     int64_t C = s->head_chunk;
-    size_t vector = (size_t)C * sizeof(float);
     HeadChunk *h = &b->head;
     h->e = take(plan, BUFFER_HEAD, C, s->vocab_padded, s->act);
     h->d = take_sums(model, plan, BUFFER_HEAD, OP_HEAD, C, s->vocab_padded);
     h->q = take_sums(model, plan, BUFFER_HEAD, OP_HEAD, C, s->vocab_padded);
-    h->anchor = plan_take(plan, BUFFER_HEAD, vector);
-    h->alpha = plan_take(plan, BUFFER_HEAD, vector);
-    h->beta = plan_take(plan, BUFFER_HEAD, vector);
-    h->s = plan_take(plan, BUFFER_HEAD, vector);
+    h->anchor = plan_take(plan, BUFFER_HEAD, (size_t)C, sizeof(float));
+    h->alpha = plan_take(plan, BUFFER_HEAD, (size_t)C, sizeof(float));
+    h->beta = plan_take(plan, BUFFER_HEAD, (size_t)C, sizeof(float));
+    h->s = plan_take(plan, BUFFER_HEAD, (size_t)C, sizeof(float));
     h->axg = take(plan, BUFFER_HEAD, C, s->hidden, s->act);
 }
 
@@ -169,7 +168,7 @@ static void lay_backward(Llama *model, Plan *plan, struct LlamaBuffers *b)
     int down = model->ops->parts(&model->ctx, OP_DOWN_DX, 2 * s->ffn);
     int qkv = model->ops->parts(&model->ctx, OP_QKV_GRAD, s->qkv_cols);
     b->zdz = (RowSums){.parts = down > qkv ? down : qkv};
-    b->zdz.data = plan_take(plan, BUFFER_BACKWARD, (size_t)(s->rows * b->zdz.parts) * sizeof(float));
+    b->zdz.data = plan_take(plan, BUFFER_BACKWARD, (size_t)s->rows, (size_t)b->zdz.parts * sizeof(float));
 }
 
 void llama_layout(Llama *model, Plan *plan)
@@ -190,7 +189,7 @@ void llama_layout(Llama *model, Plan *plan)
     b->x_final_sumsq = train ? take_sums(model, plan, BUFFER_ACTIVATIONS, OP_DOWN, T, s->hidden)
                              : model->layers[0].x_sumsq;
     b->xg = take(plan, BUFFER_ACTIVATIONS, T, s->hidden, s->act);
-    b->loss = plan_take(plan, BUFFER_HEAD, (size_t)T * sizeof(float));
+    b->loss = plan_take(plan, BUFFER_HEAD, (size_t)T, sizeof(float));
 
     if (train) {
         b->dx = take(plan, BUFFER_BACKWARD, T, s->hidden, s->act);
@@ -200,11 +199,11 @@ void llama_layout(Llama *model, Plan *plan)
         plan_join(plan, &head, &backward);
     }
 
-    b->batch = plan_take(plan, BUFFER_BATCH, (size_t)(BATCH_FIELDS * T) * sizeof(int32_t));
-    b->cos_sin = plan_take(plan, BUFFER_BATCH, (size_t)(s->max_position * s->head_dim) * sizeof(float));
-    b->stats = plan_take(plan, BUFFER_BATCH, sizeof(StepStats));
-    b->hyper = plan_take(plan, BUFFER_BATCH, sizeof(Hyper));
-    b->sumsq = plan_take(plan, BUFFER_BATCH, (size_t)model->weight_count * sizeof(double));
+    b->batch = plan_take(plan, BUFFER_BATCH, (size_t)T, BATCH_FIELDS * sizeof(int32_t));
+    b->cos_sin = plan_take(plan, BUFFER_BATCH, (size_t)s->max_position, (size_t)s->head_dim * sizeof(float));
+    b->stats = plan_take(plan, BUFFER_BATCH, 1, sizeof(StepStats));
+    b->hyper = plan_take(plan, BUFFER_BATCH, 1, sizeof(Hyper));
+    b->sumsq = plan_take(plan, BUFFER_BATCH, (size_t)model->weight_count, sizeof(double));
 
     if (b->context) {
         b->logits = take(plan, BUFFER_CACHE, 1, s->vocab, DTYPE_F32);
@@ -219,5 +218,5 @@ void llama_layout(Llama *model, Plan *plan)
         .head_dim = s->head_dim, .deterministic = b->deterministic};
     model->ctx.workspace_bytes = model->ops->workspace_bytes(&model->ctx, T, s->hidden, s->ffn, s->qkv_cols,
                                                              s->head_chunk, s->vocab_padded, attention);
-    model->ctx.workspace = plan_take(plan, BUFFER_WORKSPACE, model->ctx.workspace_bytes);
+    model->ctx.workspace = plan_take(plan, BUFFER_WORKSPACE, 1, model->ctx.workspace_bytes);
 }

@@ -1,4 +1,5 @@
 #include "model/plan.h"
+#include <stdint.h>
 
 static const char *const class_names[BUFFER_CLASSES] = {
     [BUFFER_WORKING] = "working weights",
@@ -13,12 +14,17 @@ static const char *const class_names[BUFFER_CLASSES] = {
     [BUFFER_WORKSPACE] = "workspace",
 };
 
-void *plan_take(Plan *plan, BufferClass class, size_t bytes)
+static size_t plus(size_t a, size_t b) { return a + b < a ? SIZE_MAX : a + b; }
+
+void *plan_take(Plan *plan, BufferClass class, size_t count, size_t each)
 {
-    size_t rounded = (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
+    size_t bytes;
+    if (__builtin_mul_overflow(count, each, &bytes)) bytes = SIZE_MAX;
+    const size_t padded = plus(bytes, PLAN_ALIGN - 1);
+    const size_t rounded = padded == SIZE_MAX ? SIZE_MAX : padded / PLAN_ALIGN * PLAN_ALIGN;
     void *place = plan->base ? plan->base + plan->total : NULL;
-    plan->total += rounded;
-    plan->bytes[class] += rounded;
+    plan->total = plus(plan->total, rounded);
+    plan->bytes[class] = plus(plan->bytes[class], rounded);
     return place;
 }
 
@@ -31,7 +37,7 @@ void plan_join(Plan *plan, const Plan *a, const Plan *b)
 {
     const Plan *larger = a->total > b->total ? a : b;
     plan->total = larger->total;
-    for (int c = 0; c < BUFFER_CLASSES; c++) plan->bytes[c] += larger->bytes[c];
+    for (int c = 0; c < BUFFER_CLASSES; c++) plan->bytes[c] = plus(plan->bytes[c], larger->bytes[c]);
 }
 
 void plan_print(const Plan *plan, FILE *out)

@@ -13,12 +13,13 @@ typedef enum BufferClass {
 
 typedef struct Plan {
     char  *base;                    /* NULL while measuring */
-    size_t total;                   /* bytes so far, each buffer rounded up to PLAN_ALIGN */
+    size_t total;                   /* bytes so far, each buffer rounded up to PLAN_ALIGN; at most SIZE_MAX */
     size_t bytes[BUFFER_CLASSES];
 } Plan;
 
-/* The next buffer of the plan: its address, or NULL while measuring. */
-void *plan_take(Plan *plan, BufferClass class, size_t bytes);
+/* The next buffer of the plan, `count` of `each` bytes: its address, or NULL while measuring. Sizes that do not fit into
+ * size_t make it SIZE_MAX bytes, which nothing can allocate. */
+void *plan_take(Plan *plan, BufferClass class, size_t count, size_t each);
 
 /* Two groups of buffers that are never alive together share memory: fork a plan for each, take from both,
  * then join them. The larger group counts. */

@@ -38,7 +38,7 @@ static inline double random_log(double u)
     int64_t bits;
     memcpy(&bits, &u, sizeof bits);
     const int64_t exponent = (bits - root_half) >> 52;
-    bits -= exponent << 52;
+    bits -= exponent * ((int64_t)1 << 52);
     double m;
     memcpy(&m, &bits, sizeof m);
     const double s = (m - 1) / (m + 1), z = s * s;

@@ -3,10 +3,8 @@
 #include "model/hf_export.h"
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #define CONFIG_UNFINISHED "config.json.tmp"     /* as files_replace leaves it when it is killed */
@@ -116,21 +114,37 @@ static bool delete_run(const char *dir, Errors *errors)
     return ok && delete_one(dir, "log.jsonl", errors) && delete_one(dir, "config.json", errors);
 }
 
+static bool is_in(const char *path, const char *dir)
+{
+    const size_t length = strlen(dir);
+    return strncmp(path, dir, length) == 0 && (path[length] == 0 || path[length] == '/');
+}
+
+bool run_owns(const char *dir, const char *path)
+{
+    static const char *const owned[] = {HF_KEPT_DIR, "checkpoints"};
+    char *whole = realpath(path, NULL);
+    bool owns = false;
+    for (size_t i = 0; whole && i < sizeof owned / sizeof *owned; i++) {
+        char *joined = files_join(dir, owned[i]), *there = joined ? realpath(joined, NULL) : NULL;
+        owns |= there && is_in(whole, there);
+        free(there);
+        free(joined);
+    }
+    free(whole);
+    return owns;
+}
+
 int run_claim(const char *dir, RunStart start, Errors *errors)
 {
-    int fd = files_make_dirs(dir, errors) ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd < 0) {
-        if (files_is_dir(dir)) errors_add(errors, "run directory %s: cannot open: %s", dir, strerror(errno));
-        return -1;
-    }
-    /* Some file systems have no locks; there two processes are the user's business. */
-    bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-    if (!ok)
+    int fd = files_lock_dir(dir, errors);
+    if (fd == FILES_BUSY)
         errors_add(errors, "run directory %s: another process is writing this run; end it first, or name "
                    "another directory with --run.dir=...", dir);
-    ok = ok && run_check(dir, start, errors);
-    if (!ok) close(fd);
-    return ok ? fd : -1;
+    if (fd < 0) return -1;
+    if (run_check(dir, start, errors)) return fd;
+    close(fd);
+    return -1;
 }
 
 bool run_open(const char *dir, RunStart start, const char *config_json, Errors *errors)

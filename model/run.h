@@ -12,6 +12,9 @@ typedef enum RunStart {
 /* Checks whether run_open would succeed, changing nothing: for reporting together with config errors. */
 bool run_check(const char *dir, RunStart start, Errors *errors);
 
+/* Whether overwriting the run in `dir` would delete `path`, or what is in it. */
+bool run_owns(const char *dir, const char *path);
+
 /* Makes the directory where it is missing and takes it for this process, then checks as run_check does.
  * Returns a descriptor to close when the run is over (the end of the process frees the directory too), -1 with
  * an error added. */

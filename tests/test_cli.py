@@ -165,7 +165,7 @@ def test_dry_run_says_whether_a_gpu_has_room():
     words = [config(), "--dry-run", "--run.device=cpu"]
     expect("fits in 24GiB" in train(*words, "--gpu-mem=24GiB").stdout)
     expect("DOES NOT FIT in 1KiB" in train(*words, "--gpu-mem=1KiB").stdout)
-    for wrong in ([*words, "--gpu-mem=much"], [config(), "--gpu-mem=24GiB"]):
+    for wrong in ([*words, "--gpu-mem=much"], [*words, "--gpu-mem=24"], [config(), "--gpu-mem=24GiB"]):
         result = train(*wrong)
         expect(result.returncode == 2 and "--gpu-mem" in result.stderr, result)
 
@@ -345,6 +345,7 @@ def interrupted(number, code):
                 break
             time.sleep(0.1)
         process.send_signal(number)
+        process.send_signal(number)     # as `timeout` does: to the process, then to its group
         said = process.communicate(timeout=60)[1]
     expect(process.returncode == code, process.returncode, said)
     done = max(losses(run))
@@ -360,6 +361,10 @@ def test_ctrl_c_saves():
 
 def test_sigterm_saves():
     interrupted(signal.SIGTERM, 143)
+
+
+def test_a_closed_terminal_saves():
+    interrupted(signal.SIGHUP, 129)
 
 
 def test_nonfinite_loss_has_its_own_exit_code():

@@ -244,6 +244,52 @@ def test_other_data_are_noticed():
     expect(result.returncode == 0 and "note: data.train had 2992 tokens" in result.stderr, result)
 
 
+def test_a_run_does_not_delete_what_it_needs():
+    run, model = TMP / "owner", ROOT / "tests" / "fixtures" / "hf" / "tied"
+    words = ["--train.seq_len=16", "--train.steps=2", "--train.warmup_steps=0", f"--data.train={TMP / 'train.bin'}"]
+    expect(train("import", model, run, *words).returncode == 0)
+    kept = sorted(path.name for path in (run / "hf").iterdir())
+    refused(train("import", run / "hf", run, *words, "--run.overwrite=true"), "belongs to the run")
+    expect(sorted(path.name for path in (run / "hf").iterdir()) == kept)
+    (run / "hf" / "tokenizer.json").write_text("{}")
+    result = train(run / "config.json", f"--data.tokenizer={run / 'hf' / 'tokenizer.json'}", "--run.overwrite=true")
+    expect(result.returncode == 2 and "data.tokenizer" in result.stderr and "belongs to the run" in result.stderr, result)
+    expect((run / "hf" / "tokenizer.json").exists())
+
+
+def test_a_resume_with_nothing_to_do_changes_nothing():
+    run = TMP / "ended"
+    expect(train(config(), f"--run.dir={run}", "--train.steps=3").returncode == 0)
+    text = (run / "config.json").read_text()
+    result = train(run / "config.json", "--resume", "--train.steps=2", "--train.lr=0.5")
+    expect(result.returncode == 0 and "nothing to train" in result.stderr, result)
+    expect((run / "config.json").read_text() == text)
+
+
+def test_without_a_log_a_run_is_saved_all_the_same():
+    run = TMP / "unlogged"
+    limit = 500000      # bytes of a file: a checkpoint's fit, the log grows on
+    words = [str(ROOT / "train"), config(), f"--run.dir={run}", "--train.steps=1000000", *QUICK]
+    result = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    expect(result.returncode == 1 and "log.jsonl" in result.stderr, result)
+    last = max(losses(run))
+    expect(last <= int(newest(run).name[5:]) <= last + 1, newest(run), last)
+
+
+def test_two_calls_do_not_write_one_directory():
+    (TMP / "some.txt").write_text("a few words, again and again\n" * 40000)
+    words = [str(ROOT / "train"), "tokenize", str(TMP / "some.txt"), f"--out={TMP / 'twice'}", "--tokenizer=train:400"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        for _ in range(500):
+            if (TMP / "twice" / ".tokenize.tmp").exists():
+                break
+            time.sleep(0.01)
+        refused(train(*words[1:]), "another process", str(TMP / "twice"))
+        first.communicate(timeout=120)
+    expect(first.returncode == 0 and (TMP / "twice" / "train.bin").exists(), first.returncode)
+
+
 def test_a_slip_in_a_command():
     refused(train("smaple", TMP / "streams"), 'did you mean "sample"?')
     refused(train("toknize", "x.txt", "--out=y"), 'did you mean "tokenize"?')

@@ -449,13 +449,14 @@ static int signalled(int number, int signals)
         if (signals_caught() != 0 || write(ready[1], "x", 1) != 1) _exit(1);
         while (!signals_caught()) usleep(1000);
         if (write(ready[1], "y", 1) != 1) _exit(1);
-        if (signals == 2) sleep(10);
+        for (int i = 0; signals == 2 && i < 100; i++) usleep(100000);
         _exit(signals_caught());
     }
     char byte;
     int status;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(read(ready[0], &byte, 1), 1);
+        if (i == 1 && signals == 2) kill(child, number), usleep(2100000);    /* one so soon is the same wish */
         if (i < signals) kill(child, number);
     }
     close(ready[0]);

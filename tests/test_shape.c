@@ -74,6 +74,11 @@ static void plan_counts_every_class(void **state)
     for (int i = 0; i < BUFFER_CLASSES; i++) sum += plan.bytes[i];
     assert_int_equal(sum, plan.total);
 
+    c.train.micro_batch = INT32_MAX, c.train.seq_len = INT32_MAX;       /* 2^62 rows: no wrapping round to a small sum */
+    plan = llama_plan(&c, DTYPE_F32, LLAMA_TRAIN, &cpu_ops, &ctx, 0);
+    assert_true(plan.total == SIZE_MAX && plan.bytes[BUFFER_ACTIVATIONS] == SIZE_MAX);
+    c.train.micro_batch = 1, c.train.seq_len = 15;
+
     Plan infer = llama_plan(&c, DTYPE_F32, LLAMA_INFER, &cpu_ops, &ctx, 15);
     assert_int_equal(infer.bytes[BUFFER_GRAD] + infer.bytes[BUFFER_MOMENTS] + infer.bytes[BUFFER_BACKWARD],
                      0);
