@@ -131,6 +131,12 @@ static void nobody_runs_ahead_or_waits_for_ever(void **state)
             check_stops(tiles, PACED_BLOCKS + WAIT_AT + 1, 132, stride);
             check_stops(tiles, PACED_BLOCKS + WAIT_AT, 9, stride);
         }
+    /* a block at which something happens is missed by none who go from one to the next */
+    for (int block = 0, next = next_event(0); block < 300; block++) {
+        const bool event = block % PACE_BLOCKS == ARRIVE_AT || block % PACE_BLOCKS == WAIT_AT;
+        assert_int_equal(event, block == next);
+        if (event) next = next_event(block);
+    }
     /* the last stop is within the tile */
     for (int k_blocks = 1; k_blocks < 300; k_blocks++) {
         const int stops = stops_of(tile_walk(1, k_blocks, 1));

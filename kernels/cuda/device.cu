@@ -193,9 +193,9 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
     b->sm90 = gpu.major == 9 && gpu.minor == 0;
     if (b->sm90) b->gpcs = gpcs_open(b->multiprocessors, b->stream);
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
-    snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s", gpu.name,
+    snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s, kernels %d", gpu.name,
              driver / 1000, driver % 100 / 10, runtime / 1000, runtime % 100 / 10, cublasLtGetVersion(),
-             cudnn_version_text());
+             cudnn_version_text(), FUSED_TABLE_VERSION);
     b->ranges = nvtxDomainCreateA("llama");
     b->gemms = gemm_table_open(b);
     b->fused = fused_table_open(b);

@@ -23,6 +23,7 @@ static const Sizes odd_sizes[] = {
     {"one tile over", 129, 200, 392, 5, 5, 64, 1009, 129, 16},
     {"several waves", 6200, 520, 1096, 7, 1, 128, 3001, 1531, 8},
     {"odd, wide", 333, 1544, 1608, 21, 1, 64, 517, 77, 8},
+    {"long K", 4392, 392, 8264, 3, 1, 64, 517, 77, 8},      /* tiles with stops: walk.h */
 };
 
 static OpContext ctx;

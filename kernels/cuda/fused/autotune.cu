@@ -8,8 +8,6 @@
 #include <cstring>
 #include <string>
 
-enum { FUSED_TABLE_VERSION = 10 };           /* raise it where kernels change so that old times mean nothing */
-
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
@@ -139,7 +137,7 @@ static int group_of(const CudaBackend *b, const FusedShape &s, FusedTile tile, i
     const TileGrid grid = {(int)((s.m + rows - 1) / rows), (int)((s.n + cols - 1) / cols), PATCH_ROWS / cluster,
                            rows * bytes_of_k, cols * bytes_of_k};
     return cluster * walk_group(grid, walk_clusters(grid.rows * grid.columns, b->multiprocessors / cluster),
-                                0.25 * (double)b->cache_bytes);
+                                0.25 * (double)b->cache_bytes);  /* its halves hold copies, and other data pass through */
 }
 
 std::vector<FusedVariant> fused_variants(const CudaBackend *backend, const FusedShape &shape)

@@ -9,7 +9,7 @@ enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_CO
 struct FusedVariant {
     FusedTile tile;
     int cluster;        /* blocks along M that share their columns of B: 1 or 2 */
-    int group;          /* row tiles that are walked before the next column tile */
+    int group;          /* rows of one block's tiles that are walked together: tile_spot */
 };
 
 static inline const char *fused_tile_name(FusedTile tile)

@@ -1,11 +1,10 @@
 #include "kernels/cuda/fused/gpcs.h"
 #include "kernels/cuda/backend.h"
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 static const int BLOCK_BYTES = 200 << 10;   /* of shared memory: one block a multiprocessor */
-enum { RUNS = 3, MOST_MULTIPROCESSORS = 256 };
+enum { RUNS = 3 };
 
 __global__ void where_blocks_are(int *where)
 {
@@ -40,21 +39,23 @@ static std::vector<int> blocks_of_clusters(int multiprocessors, int size, int *d
     return where;
 }
 
-/* For each multiprocessor one that stands for its GPC. */
+/* For each multiprocessor one that stands for its GPC; -1 for numbers that no block has seen. Empty when there are larger
+ * numbers than expected. */
 static std::vector<int> find_gpcs(int multiprocessors, cudaStream_t stream)
 {
     int *where;
-    std::vector<int> gpc(MOST_MULTIPROCESSORS);
-    std::iota(gpc.begin(), gpc.end(), 0);
+    std::vector<int> gpc(MOST_MULTIPROCESSORS, -1);
     CUDA_CHECK("open", cudaMalloc(&where, (size_t)multiprocessors * sizeof *where));
     CUDA_CHECK("open", cudaFuncSetAttribute(where_blocks_are, cudaFuncAttributeMaxDynamicSharedMemorySize, BLOCK_BYTES));
     CUDA_CHECK("open", cudaFuncSetAttribute(where_blocks_are, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     for (int size : {16, 8, 6, 4, 2})
         for (int run = 0; run < RUNS; run++) {
             const std::vector<int> blocks = blocks_of_clusters(multiprocessors, size, where, stream);
-            for (size_t i = 0; i < blocks.size(); i++) {
-                const int mine = gpc[blocks[i]], same = gpc[blocks[i / size * size]];
-                std::replace(gpc.begin(), gpc.end(), mine, same);
+            if (std::any_of(blocks.begin(), blocks.end(), [](int at) { return at >= MOST_MULTIPROCESSORS; })) gpc.clear();
+            for (size_t i = 0; !gpc.empty() && i < blocks.size(); i++) {
+                const int at = blocks[i], first = blocks[i / size * size];
+                if (gpc[at] < 0) gpc[at] = at;
+                std::replace(gpc.begin(), gpc.end(), gpc[at], gpc[first]);
             }
         }
     CUDA_CHECK("open", cudaFree(where));
@@ -64,28 +65,35 @@ static std::vector<int> find_gpcs(int multiprocessors, cudaStream_t stream)
 Gpcs gpcs_open(int multiprocessors, cudaStream_t stream)
 {
     Gpcs gpcs = {};
+    const std::vector<int> gpc = find_gpcs(multiprocessors, stream);
     std::vector<uint8_t> of(MOST_MULTIPROCESSORS);
-    if (multiprocessors <= MOST_MULTIPROCESSORS) {
-        const std::vector<int> gpc = find_gpcs(multiprocessors, stream);
-        std::vector<int> names;
-        for (int i = 0; i < multiprocessors; i++) {
-            const size_t found = std::find(names.begin(), names.end(), gpc[i]) - names.begin();
-            if (found == names.size()) names.push_back(gpc[i]);
-            of[i] = (uint8_t)found;
-            if (found < MOST_GPCS) gpcs.multiprocessors[found]++;
-        }
-        gpcs.count = (int)names.size();
+    std::vector<int> names;
+    for (size_t i = 0; i < gpc.size(); i++) {
+        if (gpc[i] < 0) continue;
+        const size_t found = std::find(names.begin(), names.end(), gpc[i]) - names.begin();
+        if (found == names.size()) names.push_back(gpc[i]);
+        of[i] = (uint8_t)found;
+        if (found < MOST_GPCS) gpcs.multiprocessors[found]++;
     }
+    gpcs.count = (int)names.size();
     if (gpcs.count == 0 || gpcs.count > MOST_GPCS) {
         gpcs.count = 1, gpcs.multiprocessors[0] = multiprocessors;
         std::fill(of.begin(), of.end(), 0);
     }
     CUDA_CHECK("open", cudaMalloc(&gpcs.of, of.size()));
-    CUDA_CHECK("open", cudaMalloc(&gpcs.counts, 2 * sizeof *gpcs.counts));
-    CUDA_CHECK("open", cudaMemsetAsync(gpcs.counts, 0, 2 * sizeof *gpcs.counts, stream));
+    CUDA_CHECK("open", cudaMalloc(&gpcs.counts, 4 * sizeof *gpcs.counts));
+    CUDA_CHECK("open", cudaMemsetAsync(gpcs.counts, 0, 4 * sizeof *gpcs.counts, stream));
     CUDA_CHECK("open", cudaMemcpyAsync(gpcs.of, of.data(), of.size(), cudaMemcpyHostToDevice, stream));
     CUDA_CHECK("open", cudaStreamSynchronize(stream));
     return gpcs;
+}
+
+ClusterCounts *gpcs_counts(Gpcs *gpcs, cudaStream_t stream)
+{
+    cudaStreamCaptureStatus status;
+    CUDA_CHECK("launch", cudaStreamIsCapturing(stream, &status));
+    const int recorded = status != cudaStreamCaptureStatusNone;
+    return gpcs->counts + 2 * recorded + (gpcs->turn[recorded] ^= 1);
 }
 
 void gpcs_close(const Gpcs *gpcs)

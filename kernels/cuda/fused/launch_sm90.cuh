@@ -6,11 +6,14 @@
 #include "kernels/cuda/fused/walk_choice.h"
 #include <algorithm>
 
-/* Chunk buffers that fit beside the stages; more than six would never be in flight. */
+enum { MOST_BUFFERS = 6 };      /* more would never be in flight */
+
+/* Chunk buffers that fit beside the stages, barriers and places. */
 template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages)
 {
-    const int left = SHARED_LIMIT - 1024 - 256 - stages * (tile_rows + tile_cols) * 128;
-    return Program::BUFFER ? std::min(6, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
+    const int beside = 8 * (2 * stages + 3 * CONSUMERS * MOST_BUFFERS);
+    const int left = SHARED_LIMIT - 1024 - beside - stages * (tile_rows + tile_cols) * 128;
+    return Program::BUFFER ? std::min((int)MOST_BUFFERS, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
 }
 
 /* D [m, n] over k, as G was compiled; a and b as they are stored. */
@@ -39,7 +42,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     Gpcs *gpcs = &backend->gpcs;
     g.places = places_of(gpcs->count, gpcs->multiprocessors, clusters);
     g.gpc_of = gpcs->of;
-    g.counts = gpcs->counts + (gpcs->turn ^= 1);
+    g.counts = gpcs_counts(gpcs, stream_of(call.ctx));
 
     CUtensorMap map_a = tensor_map(op, a, 64, G::A_ROWS ? 64 : G::BM);
     CUtensorMap map_b = tensor_map(op, b, 64, G::B_ROWS ? 64 : G::BN / G::B_PIECES);

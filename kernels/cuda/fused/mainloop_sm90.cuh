@@ -47,14 +47,14 @@ enum {
 struct GemmArgs {
     int m, n;
     int tiles_m, tiles_n;       /* tiles_m counts clusters */
-    int group;                  /* clusters along M that are walked before the next column tile */
+    int group;                  /* rows of clusters that are walked together: tile_spot */
     int cluster;                /* blocks a cluster: 1 or 2 along M */
     TileWalk walk;
     float *sums;                /* of all parts but the first, see part_sums */
     unsigned *arrived;          /* [split, cluster, CONSUMERS]: parts that are there; 0 between kernels */
     Places places;
     const uint8_t *gpc_of;      /* by multiprocessor */
-    ClusterCounts *counts;
+    ClusterCounts *counts;      /* this kernel's */
 };
 
 /* ROWS64: a consumer has 64 * ROWS64 rows of a tile. A_ROWS, B_ROWS: the operand is stored with M (N)
@@ -158,18 +158,23 @@ PTX int first_step(const GemmArgs &)
 
 PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
 
-/* At block `block` of a tile that is not split: see stops_of. Never waits for long, as it is only for speed. */
-PTX void keep_pace(const GemmArgs &g, int step, int block)
+/* At block `block` of a tile that is not split: see stops_of. False when others have not come for long: then they do not run
+ * beside this cluster, and it need not stop for them any more. */
+PTX bool keep_pace(const GemmArgs &g, int step, int block)
 {
     const int stop = block / PACE_BLOCKS;
-    if (stop >= stops_of(g.walk)) return;
+    if (stop >= stops_of(g.walk)) return true;
     if (block % PACE_BLOCKS == ARRIVE_AT) add_one(&g.counts->arrived);
-    if (block % PACE_BLOCKS != WAIT_AT) return;
+    if (block % PACE_BLOCKS != WAIT_AT) return true;
     const int all = arrivals(g.walk, step_stride(g), step, stop);
-    for (int i = 0; i < MOST_LOOKS && (int)load_acquire(&g.counts->arrived) < all; i++) __nanosleep(40);
+    for (int i = 0; i < MOST_LOOKS; i++) {
+        if ((int)load_acquire(&g.counts->arrived) >= all) return true;
+        __nanosleep(40);
+    }
+    return false;
 }
 
-/* The last cluster to leave makes the counts what the next kernel expects. */
+/* The last cluster to leave makes the counts zero again, for the kernel after the next. */
 PTX void leave(ClusterCounts *counts, unsigned clusters)
 {
     if (add_one(&counts->left) + 1 == clusters) *counts = {};
@@ -182,33 +187,38 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
+    bool paced = rank == 0;
     for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
         const Place tile = tile_place<G>(g, part.tile);
         const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
         int k = (backwards ? part.end - 1 : part.first) * BLOCK_K;
+        paced &= step < g.walk.whole;
+        for (int block = part.first, end; block < part.end; block = end) {
+            if (paced) paced = keep_pace(g, step, block);
+            end = min(part.end, paced ? next_event(block) : part.end);
 #pragma unroll 1
-        for (int left = part.end - part.first; left > 0; left--, ring.next()) {
-            if (rank == 0 && step < g.walk.whole) keep_pace(g, step, g.walk.k_blocks - left);
-            const uint32_t full = s.full(ring.slot);
-            mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
-            mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* what the other block loads of B included */
-            if constexpr (G::A_ROWS) {
+            for (int left = end - block; left > 0; left--, ring.next()) {
+                const uint32_t full = s.full(ring.slot);
+                mbarrier_wait(s.empty(ring.slot), ring.parity ^ 1);
+                mbarrier_arrive_expect(full, G::A_BYTES + G::B_BYTES);  /* what the other block loads of B included */
+                if constexpr (G::A_ROWS) {
 #pragma unroll
-                for (int i = 0; i < G::BM / 64; i++)
-                    tma_load(s.a(ring.slot) + i * 8192, a, full, tile.row + i * 64, k);
-            } else {
-                tma_load(s.a(ring.slot), a, full, k, tile.row);
-            }
+                    for (int i = 0; i < G::BM / 64; i++)
+                        tma_load(s.a(ring.slot) + i * 8192, a, full, tile.row + i * 64, k);
+                } else {
+                    tma_load(s.a(ring.slot), a, full, k, tile.row);
+                }
 #pragma unroll
-            for (int i = 0; i < G::B_PIECES; i++) {
-                const uint32_t to = s.b(ring.slot) + i * G::B_PIECE_BYTES;
-                const int n = tile.col + i * (G::BN / G::B_PIECES);
-                const int col = G::B_ROWS ? n : k, row = G::B_ROWS ? k : n;
-                if (g.cluster == 1) tma_load(to, b, full, col, row);
-                else if (i % 2 == rank) tma_load_multicast(to, b, full, col, row, 3);
+                for (int i = 0; i < G::B_PIECES; i++) {
+                    const uint32_t to = s.b(ring.slot) + i * G::B_PIECE_BYTES;
+                    const int n = tile.col + i * (G::BN / G::B_PIECES);
+                    const int col = G::B_ROWS ? n : k, row = G::B_ROWS ? k : n;
+                    if (g.cluster == 1) tma_load(to, b, full, col, row);
+                    else if (i % 2 == rank) tma_load_multicast(to, b, full, col, row, 3);
+                }
+                k += backwards ? -BLOCK_K : BLOCK_K;
             }
-            k += backwards ? -BLOCK_K : BLOCK_K;
         }
     }
 }

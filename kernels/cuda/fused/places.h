@@ -13,7 +13,7 @@
 #define PLACES_FN static inline
 #endif
 
-enum { MOST_GPCS = 16 };
+enum { MOST_GPCS = 16, MOST_MULTIPROCESSORS = 256 };
 
 /* GPC i has the places [first[i], first[i] + count[i]). */
 typedef struct Places {

@@ -12,12 +12,12 @@
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
-    PATCH_ROWS = 4,     /* tiles; clusters have fewer, higher ones */
+    PATCH_ROWS = 4,     /* tiles of blocks: see tile_spot */
     PATCH_COLUMNS = 4,
-    PACED_BLOCKS = 128, /* of K: tiles of at least so many have stops, ... */
-    PACE_BLOCKS = 32,   /* ... one in so many. */
-    ARRIVE_AT = 16,     /* A cluster tells the others at this one of them that it comes, ... */
-    WAIT_AT = 24,       /* ... and waits here for theirs, when it has mostly come already. */
+    PACED_BLOCKS = 128, /* tiles with at least so many blocks of K have stops (stops_of) */
+    PACE_BLOCKS = 32,   /* from one stop to the next */
+    ARRIVE_AT = 16,     /* the block of these at which a cluster tells that it comes */
+    WAIT_AT = 24,       /* the one at which it waits for the others; by then most have told */
 };
 
 /* Of `clusters`, c takes steps c, c + clusters, ... Steps are whole tiles first. Where the last round has tiles
@@ -69,8 +69,9 @@ typedef struct TileSpot {
     int row, column;
 } TileSpot;
 
-/* Where tile t is. Groups of `group` rows, from left to right, PATCH_COLUMNS columns at a time, and those in patches from
- * top to bottom: so a round covers about as many rows as columns, and so does what one GPC has of it (places.h). */
+/* Where tile t is. Groups of `group` rows, from left to right, PATCH_COLUMNS columns at a time, and those in patches of
+ * patch_rows rows from top to bottom: PATCH_ROWS, or half of it for pairs of blocks, whose tiles are twice as high. So a round
+ * covers about as many rows as columns, and so does what one GPC has of it (places.h), which is a patch or parts of two. */
 WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, int t)
 {
     TileSpot spot;
@@ -89,6 +90,13 @@ WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, 
 WALK_FN int stops_of(TileWalk w)
 {
     return w.k_blocks < PACED_BLOCKS ? 0 : (w.k_blocks + PACE_BLOCKS - 1 - WAIT_AT) / PACE_BLOCKS;
+}
+
+/* The next block behind `block` at which a cluster tells or waits. */
+WALK_FN int next_event(int block)
+{
+    const int at = block % PACE_BLOCKS;
+    return block - at + (at < ARRIVE_AT ? ARRIVE_AT : at < WAIT_AT ? WAIT_AT : PACE_BLOCKS + ARRIVE_AT);
 }
 
 /* Arrivals in all when the last cluster has arrived at stop `stop` of the tile of `step`, which is not split. */

@@ -42,13 +42,14 @@ static inline double walk_bytes(TileGrid g, int clusters, int group, double cach
 }
 
 /* What moving operands costs, in bytes from memory: those, and a quarter of what L2 is read for, by a patch of tiles at a
- * time, which is what one GPC has. */
+ * time, which is about what one GPC has. A quarter: a copy draws 0.13 nJ for a byte in memory, of which 0.07 are also drawn
+ * by a byte in L2 (docs/FUSED.md), but most of those on its way to the multiprocessors, which no order of tiles shortens. */
 static inline double walk_cost(TileGrid g, int clusters, int group, double cache)
 {
     return walk_bytes(g, clusters, group, cache) + 0.25 * walk_bytes(g, g.patch_rows * PATCH_COLUMNS, group, 0);
 }
 
-/* Rows of tiles a group for the least cost. That counts even where bandwidth is to spare: reading takes power, and power is
+/* Rows of tiles a group for the least cost; the usual number where no other saves a hundredth. That counts even where bandwidth is to spare: reading takes power, and power is
  * what limits large products. */
 static inline int walk_group(TileGrid g, int clusters, double cache)
 {
