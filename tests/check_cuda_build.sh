@@ -55,6 +55,15 @@ else
     else pass "train needs neither the driver's library nor NCCL"; fi
     if build/cuda/train --help >"$TMPDIR/help" 2>&1; then pass "train starts without a driver"
     else fail "train starts without a driver"; cat "$TMPDIR/help"; fi
+    bench="build/cuda/train bench configs/demo.json --model.vocab=512 --data.tokenizer= --sample.every=0 --steps=1 --warmup=0"
+    if $bench --run.device=cpu >"$TMPDIR/bench" 2>&1; then pass "train trains on the CPU without a driver"
+    else fail "train trains on the CPU without a driver"; cat "$TMPDIR/bench"; fi
+    if [ ! -e /proc/driver/nvidia/version ]; then
+        $bench --run.device=cuda >"$TMPDIR/bench" 2>&1
+        if [ $? = 2 ] && grep -q 'error: run.device=cuda: .*driver' "$TMPDIR/bench"; then
+            pass "without a driver, run.device=cuda is refused"
+        else fail "without a driver, run.device=cuda is refused"; cat "$TMPDIR/bench"; fi
+    fi
 fi
 
 # The example of docs/EPILOGUES.md: both of its blocks, and the declaration that its text asks for.

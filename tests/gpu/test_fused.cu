@@ -2,7 +2,8 @@
  * may be 1.1 times the unfused op's, against the unfused op itself, and with poison around the outputs.
  * Weight gradients too small for dispatch only show that tails are right: their FP32 error may be 1e-5.
  *
- *   test_fused [odd|tiny]      odd sizes only, or the smallest of them only: for compute-sanitizer */
+ *   test_fused [odd|tiny] [OP]     odd sizes only, or the smallest of them only: for compute-sanitizer; one case of
+ *                                  fused_cases.cuh only */
 #include "tests/gpu/fused_cases.cuh"
 
 __global__ void compare(double *sums, Tensor got, Tensor want)
@@ -177,9 +178,13 @@ static int check_lines()
 
 int main(int argc, char **argv)
 {
-    const bool tiny = argc == 2 && !strcmp(argv[1], "tiny"), odd = argc == 2 && !strcmp(argv[1], "odd");
-    if (argc > 1 && !tiny && !odd) {
-        fprintf(stderr, "usage: test_fused [odd|tiny]\n");
+    const bool tiny = argc > 1 && !strcmp(argv[1], "tiny"), odd = argc > 1 && !strcmp(argv[1], "odd");
+    const char *only = argc == 2 + (tiny || odd) ? argv[argc - 1] : nullptr;
+    auto wanted = [&](const char *name) { return !only || !strcmp(only, name); };
+    if (argc > 3 || (only && std::none_of(case_makers.begin(), case_makers.end(),
+                                          [&](const auto &maker) { return wanted(maker.first); }))) {
+        fprintf(stderr, "usage: test_fused [odd|tiny] [OP], where OP is one of\n");
+        for (const auto &maker : case_makers) fprintf(stderr, "  %s\n", maker.first);
         return 2;
     }
     open_backend();
@@ -190,18 +195,20 @@ int main(int argc, char **argv)
     std::vector<Sizes> sizes(odd_sizes, odd_sizes + sizeof odd_sizes / sizeof *odd_sizes);
     if (tiny) sizes.resize(1);
     const size_t odd_count = sizes.size();
-    if (argc == 1) sizes.insert(sizes.end(), real_sizes, real_sizes + sizeof real_sizes / sizeof *real_sizes);
+    if (!tiny && !odd) sizes.insert(sizes.end(), real_sizes, real_sizes + sizeof real_sizes / sizeof *real_sizes);
     int failed = check_lines();
     auto check = [&](const Sizes &s, const Case &c) {
         failed += check_case(s, c);
         release_all();
     };
     for (const Sizes &s : sizes) {
-        for (const auto &maker : case_makers) check(s, maker.second(s));
-        check(s, norm_dx_case(s, OP_QKV_DX, s.qkv(), true));
+        for (const auto &maker : case_makers)
+            if (wanted(maker.first)) check(s, maker.second(s));
+        if (wanted("qkv_dx")) check(s, norm_dx_case(s, OP_QKV_DX, s.qkv(), true));
     }
     /* the first size is too small to compare errors of single roundings */
     for (size_t i = 1; i < odd_count; i++)
-        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f, 20.0f}) check(sizes[i], head_dw_case(sizes[i], lift));
+        for (float lift : {-3.0f, 0.0f, 6.0f, 12.0f, 18.0f, 20.0f})
+            if (wanted("head_dw")) check(sizes[i], head_dw_case(sizes[i], lift));
     return failed != 0;
 }
