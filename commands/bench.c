@@ -153,9 +153,9 @@ int bench_command(int argc, char **argv)
     int64_t warmup = arguments_integer("--warmup=", warmup_text, 0, &errors);
     if (steps > MOST_STEPS || warmup > MOST_STEPS)
         errors_add(&errors, "--steps and --warmup: expected %d at most", MOST_STEPS);
-    bool ok = code == ARGUMENTS_GO_ON && !errors.count &&
-              setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors) &&
-              setup_backend(&setup, false, &errors);
+    if (code == ARGUMENTS_GO_ON && args.positional_count)
+        setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors);
+    bool ok = code == ARGUMENTS_GO_ON && !errors.count && setup_backend(&setup, false, &errors);
     arguments_free(&args);
     if (!ok) return setup_finish(&setup, &errors, code == ARGUMENTS_GO_ON ? 2 : code);
     double *ms = calloc((size_t)steps, sizeof *ms);

@@ -90,7 +90,7 @@ int export_command(int argc, char **argv)
         wish.run = args.positional[0], wish.hf_dir = args.positional_count > 1 ? args.positional[1] : NULL;
         if (!errors.count && !wish.hf_dir == !wish.gguf)
             errors_add(&errors, "export: name either HF_DIR or --gguf=FILE\n%s", usage);
-        path = errors.count ? NULL : files_join(wish.run, "config.json");
+        path = wish.run ? files_join(wish.run, "config.json") : NULL;
         load = path ? config_load(path, args.override_count, args.overrides, &errors) : NULL;
         if (load && !errors.count) code = export(&wish, config_values(load), &errors);
     }

@@ -145,8 +145,7 @@ int import_command(int argc, char **argv)
     if (code == ARGUMENTS_GO_ON) {
         code = 2;
         refuse_model_overrides(&args, &errors);
-        if (!errors.count)
-            load = config_load(args.positional[2], args.override_count, args.overrides, &errors);
+        load = config_load(args.positional[2], args.override_count, args.overrides, &errors);
         if (load && !errors.count) code = import(args.positional[0], args.positional[1], load, &errors);
     }
     errors_print(&errors, stderr);

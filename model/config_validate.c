@@ -101,13 +101,14 @@ static void check_heads(const ConfigLoad *load, Errors *errors)
             errors_add(errors, "%s is odd, but rotary pairs need an even head size; set it to %lld",
                        said(load, "model.head_dim").text, (long long)c->model.head_dim + 1);
     } else if (hidden % heads) {
-        errors_add(errors, "%s is not divisible by %s%s; or give model.head_dim",
+        errors_add(errors, "%s is not divisible by %s%s%s give model.head_dim",
                    said(load, "model.hidden").text, said(load, "model.heads").text,
-                   suggest("; set ", "model.heads", fitting.text).text);
+                   suggest("; set ", "model.heads", fitting.text).text, *fitting.text ? ", or" : ";");
     } else if (hidden / heads % 2) {
-        errors_add(errors, "%s / %s gives the odd head size %lld, but rotary pairs need an even one%s; "
-                   "or give model.head_dim", said(load, "model.hidden").text, said(load, "model.heads").text,
-                   (long long)(hidden / heads), suggest("; set ", "model.heads", fitting.text).text);
+        errors_add(errors, "%s / %s gives the odd head size %lld, but rotary pairs need an even one%s%s "
+                   "give model.head_dim", said(load, "model.hidden").text, said(load, "model.heads").text,
+                   (long long)(hidden / heads), suggest("; set ", "model.heads", fitting.text).text,
+                   *fitting.text ? ", or" : ";");
     }
 }
 

@@ -98,6 +98,15 @@ def test_missing_config_file():
     expect(result.returncode == 2 and "absent.json" in result.stderr, result)
 
 
+def test_commands_report_all_mistakes_at_once():
+    for words, said in ((["bench", config(), "--steps=x", "--foo.x=1", "--model.hidden=13", "--nope"],
+                         ("--nope", "--steps=x", "foo.x", "model.hidden = 13")),
+                        (["export", TMP / "none", "there", "--foo.x=1", "--nope"], ("--nope", "foo.x", "none")),
+                        (["import", "there", TMP / "none", "--train.steps=0", "--nope"], ("--nope", "train.steps"))):
+        result = train(*words)
+        expect(result.returncode == 2 and all(word in result.stderr for word in said), words, result)
+
+
 def test_two_mistakes_are_reported_at_once():
     result = train("configs/demo.json", "--train.warmup_step=3", "--model.heads=7")
     expect(result.returncode == 2, result)

@@ -14,10 +14,10 @@ static void heads_must_fit(void **state)
         "error: model.heads = 7 (command line) is not a multiple of model.kv_heads = 2 (good.json:2); set "
         "model.heads to 4 or 8, or model.kv_heads to 1 or 7\n"
         "error: model.hidden = 64 (good.json:2) is not divisible by model.heads = 7 (command line); set "
-        "model.heads to 4 or 8; or give model.head_dim\n");
+        "model.heads to 4 or 8, or give model.head_dim\n");
     expect_arguments(
         "--model.heads=7", "--model.kv_heads=7", NULL,
-        "error: model.hidden = 64 (good.json:2) is not divisible by model.heads = 7 (command line); or give "
+        "error: model.hidden = 64 (good.json:2) is not divisible by model.heads = 7 (command line); give "
         "model.head_dim\n");
     expect_arguments(
         "--model.heads=3", "--model.head_dim=20", "--model.kv_heads=2",
@@ -27,7 +27,7 @@ static void heads_must_fit(void **state)
     expect_arguments(
         "--model.heads=8", "--model.hidden=72", NULL,
         "error: model.hidden = 72 (command line) / model.heads = 8 (command line) gives the odd head size 9, "
-        "but rotary pairs need an even one; set model.heads to 6 or 12; or give model.head_dim\n");
+        "but rotary pairs need an even one; set model.heads to 6 or 12, or give model.head_dim\n");
     expect_arguments(
         "--model.head_dim=9", NULL, NULL,
         "error: model.head_dim = 9 (command line) is odd, but rotary pairs need an even head size; set it to "
@@ -200,7 +200,7 @@ static void all_errors_come_at_once(void **state)
         "\"kv_heads\": 7}}",
         "error: c.json:1: unknown key \"train.lrr\"; did you mean \"train.lr\"?\n"
         "error: c.json:3: model.layers: expected an integer in [1, 1024], found \"x\"\n"
-        "error: model.hidden = 2048 (default) is not divisible by model.heads = 7 (c.json:4); or give "
+        "error: model.hidden = 2048 (default) is not divisible by model.heads = 7 (c.json:4); give "
         "model.head_dim\n"
         "error: train.warmup_steps = 100 (default) is longer than the run, train.steps = 5 (c.json:2); warm "
         "up for "
