@@ -2,13 +2,8 @@
  * tests/test_epilogues.c holds it against naive formulas without a GPU. Formulas: docs/MATH.md, sections 1
  * to 4. */
 #pragma once
+#include "kernels/cuda/host_device.h"
 #include <math.h>
-
-#ifdef __CUDACC__
-#define MATH_FN static __host__ __device__ __forceinline__
-#else
-#define MATH_FN static inline
-#endif
 
 /* One special-function instruction each on the device, 2 ulp; results below 1e-38 are 0. */
 #ifdef __CUDA_ARCH__
@@ -39,28 +34,28 @@ static inline float reciprocal(float x) { return 1.0f / x; }
 static inline float reciprocal_root(float x) { return 1.0f / sqrtf(x); }
 #endif
 
-MATH_FN float fast_exp(float x) { return exp2_approx(x * 1.44269504f); }
+HOST_DEVICE float fast_exp(float x) { return exp2_approx(x * 1.44269504f); }
 
 /* ---- the norm ------------------------------------------------------------------------------------------ */
 
 /* r = 1 / sqrt(mean(x^2) + eps) from the sum of squares over `cols`. */
-MATH_FN float norm_rstd(float sumsq, float cols, float eps) { return reciprocal_root(sumsq / cols + eps); }
+HOST_DEVICE float norm_rstd(float sumsq, float cols, float eps) { return reciprocal_root(sumsq / cols + eps); }
 
 /* s = r^2 sum(z dz) / d: how much of x the norm's gradient takes away. */
-MATH_FN float norm_pull(float r, float zdz, float cols) { return r * r * zdz / cols; }
+HOST_DEVICE float norm_pull(float r, float zdz, float cols) { return r * r * zdz / cols; }
 
 /* dx = residual gradient + dz W' - s x. */
-MATH_FN float norm_grad(float product, float residual_grad, float s, float x)
+HOST_DEVICE float norm_grad(float product, float residual_grad, float s, float x)
 {
     return product + residual_grad - s * x;
 }
 
 /* ---- SwiGLU -------------------------------------------------------------------------------------------- */
 
-MATH_FN float sigmoid(float x) { return reciprocal(1.0f + fast_exp(-x)); }
+HOST_DEVICE float sigmoid(float x) { return reciprocal(1.0f + fast_exp(-x)); }
 
 /* y = silu(gate) up. */
-MATH_FN float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
+HOST_DEVICE float swiglu(float gate, float up) { return up * (gate * sigmoid(gate)); }
 
 typedef struct SwigluGrad {
     float gate, up;     /* gradients of both halves of z */
@@ -68,7 +63,7 @@ typedef struct SwigluGrad {
     float y;            /* what the forward pass computed */
 } SwigluGrad;
 
-MATH_FN SwigluGrad swiglu_grad(float gate, float up, float dy)
+HOST_DEVICE SwigluGrad swiglu_grad(float gate, float up, float dy)
 {
     float sig = sigmoid(gate), silu = gate * sig, slope = sig + silu * (1.0f - sig), dsilu = dy * up;
     SwigluGrad grad;
@@ -83,7 +78,7 @@ MATH_FN SwigluGrad swiglu_grad(float gate, float up, float dy)
 
 typedef struct RotatedPair { float a, b; } RotatedPair;
 
-MATH_FN RotatedPair rotate_pair(float a, float b, float cosine, float sine)
+HOST_DEVICE RotatedPair rotate_pair(float a, float b, float cosine, float sine)
 {
     RotatedPair out;
     out.a = a * cosine - b * sine;
@@ -97,7 +92,7 @@ typedef struct HeadTerm { float e, q; } HeadTerm;
 
 /* One column's share: E = exp(min(logit - anchor, clamp)) and E times the exponent; both 0 where the column
  * is the target or padding. */
-MATH_FN HeadTerm head_term(float logit, float anchor, float clamp, int counts)
+HOST_DEVICE HeadTerm head_term(float logit, float anchor, float clamp, int counts)
 {
     float shifted = at_most(logit - anchor, clamp);
     HeadTerm term;
@@ -107,17 +102,17 @@ MATH_FN HeadTerm head_term(float logit, float anchor, float clamp, int counts)
 }
 
 /* u = alpha (E W) - beta W[target];  dx = u gamma - s x. */
-MATH_FN float head_pull(float product, float alpha, float beta, float target_weight)
+HOST_DEVICE float head_pull(float product, float alpha, float beta, float target_weight)
 {
     return alpha * product - beta * target_weight;
 }
 
-MATH_FN float head_grad(float u, float gamma, float s, float x) { return u * gamma - s * x; }
+HOST_DEVICE float head_grad(float u, float gamma, float s, float x) { return u * gamma - s * x; }
 
 /* A sum of exponentials behind its largest exponent: sum exp(x) = exp(most) * sum. Empty: sum = 0. */
 typedef struct RunningSum { float most, sum; } RunningSum;
 
-MATH_FN RunningSum running_merge(RunningSum a, RunningSum b)
+HOST_DEVICE RunningSum running_merge(RunningSum a, RunningSum b)
 {
     if (a.sum == 0.0f) return b;
     if (b.sum == 0.0f) return a;
@@ -128,7 +123,7 @@ MATH_FN RunningSum running_merge(RunningSum a, RunningSum b)
 }
 
 /* Cross entropy of a row: log(1 + sum over the others of exp(logit - the target's)). */
-MATH_FN float running_loss(RunningSum others, float target_logit)
+HOST_DEVICE float running_loss(RunningSum others, float target_logit)
 {
     float delta = others.most + logf(others.sum) - target_logit;
     return delta > 0.0f ? delta + log1pf(expf(-delta)) : log1pf(expf(delta));

@@ -8,7 +8,7 @@
 
 enum { MOST_BUFFERS = 6 };      /* more would never be in flight */
 
-/* Chunk buffers that fit beside the stages, barriers and places. */
+/* Chunk buffers that fit beside the stages, barriers and corners. */
 template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages)
 {
     const int beside = 8 * (2 * stages + 3 * CONSUMERS * MOST_BUFFERS);

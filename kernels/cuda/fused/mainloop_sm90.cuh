@@ -77,8 +77,8 @@ struct Gemm {
     static constexpr int AT_B = STAGES * A_BYTES, AT_CHUNKS = AT_B + STAGES * B_BYTES;
     static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
     static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * BUFFERS;
-    static constexpr int AT_PLACES = AT_BARRIERS + 8 * BARRIERS;
-    static constexpr int SHARED = 1024 + AT_PLACES + 8 * CONSUMERS * BUFFERS;
+    static constexpr int AT_CORNERS = AT_BARRIERS + 8 * BARRIERS;
+    static constexpr int SHARED = 1024 + AT_CORNERS + 8 * CONSUMERS * BUFFERS;
 
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
     static_assert(Program::BUFFER == 0 || BUFFERS > 0,
@@ -105,9 +105,9 @@ template <class G> struct Shared {
         return full(2 * G::STAGES + consumer * G::BUFFERS + buffer);
     }
     __device__ uint32_t finished(int consumer, int buffer) const { return loaded(CONSUMERS + consumer, buffer); }
-    __device__ uint32_t place(int consumer, int buffer) const
+    __device__ uint32_t corner(int consumer, int buffer) const
     {
-        return base + G::AT_PLACES + 8 * (consumer * G::BUFFERS + buffer);
+        return base + G::AT_CORNERS + 8 * (consumer * G::BUFFERS + buffer);
     }
 };
 
@@ -128,16 +128,17 @@ template <int SLOTS> struct Ring {
     }
 };
 
-struct Place {
+/* The first row and column of a tile or a chunk. */
+struct Corner {
     int row, col;
 };
 
-template <class G> PTX Place tile_place(const GemmArgs &g, int tile)
+template <class G> PTX Corner tile_corner(const GemmArgs &g, int tile)
 {
     int group = g.group;
     asm volatile("" : "+r"(group));     /* or what divisions by it need stays in registers while products run */
     const TileSpot spot = tile_spot(g.tiles_m, g.tiles_n, group, PATCH_ROWS / g.cluster, tile);
-    return Place{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN};
+    return Corner{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN};
 }
 
 /* ---- what clusters do together ------------------------------------------------------------------------- */
@@ -190,7 +191,7 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     bool paced = rank == 0;
     for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
-        const Place tile = tile_place<G>(g, part.tile);
+        const Corner tile = tile_corner<G>(g, part.tile);
         const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
         int k = (backwards ? part.end - 1 : part.first) * BLOCK_K;
         paced &= step < g.walk.whole;
@@ -239,9 +240,9 @@ template <class G> struct ChunkWalk {
     __device__ void enter()
     {
         if (!more()) return;
-        Place place = tile_place<G>(g, tile);
-        row = place.row + row_offset, row_end = row + 64 * G::ROWS64;
-        col = col_first = place.col, col_end = min(place.col + G::BN, g.n);
+        const Corner corner = tile_corner<G>(g, tile);
+        row = corner.row + row_offset, row_end = row + 64 * G::ROWS64;
+        col = col_first = corner.col, col_end = min(corner.col + G::BN, g.n);
     }
     __device__ void next()
     {
@@ -253,10 +254,10 @@ template <class G> struct ChunkWalk {
     }
 };
 
-template <class G> PTX Place place_of_chunk(Shared<G> s, int consumer, int buffer)
+template <class G> PTX Corner corner_of_chunk(Shared<G> s, int consumer, int buffer)
 {
-    const int2 place = load_place(s.place(consumer, buffer));
-    return Place{place.x, place.y};
+    const int2 corner = load_ints(s.corner(consumer, buffer));
+    return Corner{corner.x, corner.y};
 }
 
 /* Where a chunk is stays beside its buffer: this warp has too few registers to find it twice. */
@@ -267,7 +268,7 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
     ChunkWalk<G> ahead(g, consumer);
     int on_the_way = 0;
     auto hand_over = [&](int buffer) {
-        store_place(s.place(consumer, buffer), ahead.row, ahead.col);
+        store_ints(s.corner(consumer, buffer), ahead.row, ahead.col);
         if constexpr (Program::LOAD_BYTES > 0) {
             mbarrier_arrive_expect(s.loaded(consumer, buffer), Program::LOAD_BYTES);
             Program::fetch(p, s.chunk(consumer, buffer), s.loaded(consumer, buffer), ahead.row, ahead.col);
@@ -280,7 +281,7 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
     for (int i = 0; i < G::BUFFERS && ahead.more(); i++) hand_over(i);
     for (Ring<G::BUFFERS> ring; on_the_way > 0; ring.next()) {
         mbarrier_wait(s.finished(consumer, ring.slot), ring.parity);
-        const Place done = place_of_chunk(s, consumer, ring.slot);
+        const Corner done = corner_of_chunk(s, consumer, ring.slot);
         Program::store(p, s.chunk(consumer, ring.slot), done.row, done.col);
         on_the_way--;
         tma_store_commit();
@@ -340,8 +341,9 @@ PTX void give_sums(const GemmArgs &g, const TilePart &part, int consumer,
     if (threadIdx.x % 128 == 0) add_release(parts_arrived(g, part, consumer), 1);
 }
 
-/* Whoever has a further part waits for nobody, so all parts arrive, in whatever order blocks start, as long as more of
- * them run at once than tiles are split: at most half of the grid, which has a block a multiprocessor. */
+/* Whoever has a further part waits for nobody there, and at earlier stops not for long. So all parts arrive, in whatever
+ * order blocks start, as long as more of them run at once than tiles are split: at most half of the grid, which has a block a
+ * multiprocessor. */
 template <class G>
 PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[PartSums<G>::COUNT])
 {
@@ -363,14 +365,14 @@ PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[
 
 /* Of a tile, where it is a consumer's turn. The warp that moves chunks has written it down. */
 template <class G>
-PTX Place first_chunk(const GemmArgs &g, Shared<G> s, int tile, int consumer, Ring<G::BUFFERS ? G::BUFFERS : 1> buffer)
+PTX Corner first_chunk(const GemmArgs &g, Shared<G> s, int tile, int consumer, Ring<G::BUFFERS ? G::BUFFERS : 1> buffer)
 {
     if constexpr (G::BUFFERS > 0) {
         mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
-        return place_of_chunk(s, consumer, buffer.slot);
+        return corner_of_chunk(s, consumer, buffer.slot);
     } else {
-        const Place first = tile_place<G>(g, tile);
-        return Place{first.row + consumer * G::ROWS_APART, first.col};
+        const Corner first = tile_corner<G>(g, tile);
+        return Corner{first.row + consumer * G::ROWS_APART, first.col};
     }
 }
 
@@ -422,7 +424,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             }
             take_sums<G>(g, here, consumer, all);
         }
-        const Place first = first_chunk<G>(g, s, here.tile, consumer, buffer);
+        const Corner first = first_chunk<G>(g, s, here.tile, consumer, buffer);
         const int chunks = (min(G::BN, g.n - first.col) + G::COLUMNS - 1) / G::COLUMNS;
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {

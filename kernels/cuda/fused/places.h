@@ -5,13 +5,8 @@
  * read there once. So clusters that share operands should sit in one GPC. Which cluster starts where is up to the
  * hardware; each therefore looks where it is, and takes the next place of its GPC. */
 #pragma once
+#include "kernels/cuda/host_device.h"
 #include <stdint.h>
-
-#ifdef __CUDACC__
-#define PLACES_FN static __host__ __device__ __forceinline__
-#else
-#define PLACES_FN static inline
-#endif
 
 enum { MOST_GPCS = 16, MOST_MULTIPROCESSORS = 256 };
 
@@ -42,7 +37,7 @@ typedef unsigned (*CountUp)(unsigned *count);
 
 /* A place that nobody else has, of `gpc` while it has any. asked: [MOST_GPCS] how often each GPC has been. As many
  * clusters as there are places find all of them, in whatever order they ask and wherever they are. */
-PLACES_FN int take_place(const Places *p, unsigned *asked, int gpc, CountUp count_up)
+HOST_DEVICE int take_place(const Places *p, unsigned *asked, int gpc, CountUp count_up)
 {
     for (;; gpc = gpc + 1 < p->gpcs ? gpc + 1 : 0) {
         const unsigned place = count_up(asked + gpc);

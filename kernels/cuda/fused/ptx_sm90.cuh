@@ -253,14 +253,14 @@ PTX void store_pair(uint32_t address, float2 v)
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
 
-PTX int2 load_place(uint32_t address)
+PTX int2 load_ints(uint32_t address)
 {
     int2 v;
     asm volatile("ld.shared.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
     return v;
 }
 
-PTX void store_place(uint32_t address, int row, int col)
+PTX void store_ints(uint32_t address, int row, int col)
 {
     asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(address), "r"(row), "r"(col) : "memory");
 }

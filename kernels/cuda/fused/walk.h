@@ -1,13 +1,8 @@
 /* How the tiles of one product are shared out among the clusters of a grid, for the device and for the host:
  * tests/test_walk.c checks it without a GPU. */
 #pragma once
+#include "kernels/cuda/host_device.h"
 #include <stdbool.h>
-
-#ifdef __CUDACC__
-#define WALK_FN static __host__ __device__ __forceinline__
-#else
-#define WALK_FN static inline
-#endif
 
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
@@ -35,7 +30,7 @@ typedef struct TilePart {
     int tile, part, first, end;
 } TilePart;
 
-WALK_FN TileWalk tile_walk(int tiles, int k_blocks, int clusters)
+HOST_DEVICE TileWalk tile_walk(int tiles, int k_blocks, int clusters)
 {
     TileWalk w;
     const int rest = tiles % clusters;
@@ -49,10 +44,10 @@ WALK_FN TileWalk tile_walk(int tiles, int k_blocks, int clusters)
     return w;
 }
 
-WALK_FN int tile_end(TileWalk w) { return w.whole + w.split; }
-WALK_FN int step_end(TileWalk w) { return w.whole + w.split * w.parts; }
+HOST_DEVICE int tile_end(TileWalk w) { return w.whole + w.split; }
+HOST_DEVICE int step_end(TileWalk w) { return w.whole + w.split * w.parts; }
 
-WALK_FN TilePart tile_part(TileWalk w, int step)
+HOST_DEVICE TilePart tile_part(TileWalk w, int step)
 {
     TilePart p;
     p.part = step < w.whole ? 0 : (step - w.whole) / w.split;
@@ -63,7 +58,7 @@ WALK_FN TilePart tile_part(TileWalk w, int step)
     return p;
 }
 
-WALK_FN int least(int a, int b) { return a < b ? a : b; }
+HOST_DEVICE int least(int a, int b) { return a < b ? a : b; }
 
 typedef struct TileSpot {
     int row, column;
@@ -72,7 +67,7 @@ typedef struct TileSpot {
 /* Where tile t is. Groups of `group` rows, from left to right, PATCH_COLUMNS columns at a time, and those in patches of
  * patch_rows rows from top to bottom: PATCH_ROWS, or half of it for pairs of blocks, whose tiles are twice as high. So a round
  * covers about as many rows as columns, and so does what one GPC has of it (places.h), which is a patch or parts of two. */
-WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, int t)
+HOST_DEVICE TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, int t)
 {
     TileSpot spot;
     const int above = t / (group * tiles_n) * group, height = least(group, tiles_m - above);
@@ -87,20 +82,20 @@ WALK_FN TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, 
 
 /* Long tiles have stops, where clusters wait until all others of the round are near: what they share is read from memory
  * once only while it is in L2, and without stops they drift apart. */
-WALK_FN int stops_of(TileWalk w)
+HOST_DEVICE int stops_of(TileWalk w)
 {
     return w.k_blocks < PACED_BLOCKS ? 0 : (w.k_blocks + PACE_BLOCKS - 1 - WAIT_AT) / PACE_BLOCKS;
 }
 
 /* The next block behind `block` at which a cluster tells or waits. */
-WALK_FN int next_event(int block)
+HOST_DEVICE int next_event(int block)
 {
     const int at = block % PACE_BLOCKS;
     return block - at + (at < ARRIVE_AT ? ARRIVE_AT : at < WAIT_AT ? WAIT_AT : PACE_BLOCKS + ARRIVE_AT);
 }
 
 /* Arrivals in all when the last cluster has arrived at stop `stop` of the tile of `step`, which is not split. */
-WALK_FN int arrivals(TileWalk w, int clusters, int step, int stop)
+HOST_DEVICE int arrivals(TileWalk w, int clusters, int step, int stop)
 {
     const int before = step / clusters * clusters;
     return before * stops_of(w) + (stop + 1) * least(clusters, w.whole - before);
