@@ -451,7 +451,8 @@ static int train(Training *t, RunStart start, Errors *errors)
     if (!make_model(t, errors)) return EXIT_RUNTIME;
     t->claim = run_claim(c->run.dir, start, errors);
     if (t->claim < 0) return t->claim = 0, EXIT_USAGE;
-    if (!checkpoint_has_room(c->run.dir, t->model, errors)) return EXIT_RUNTIME;
+    if (!checkpoint_remove_torn(c->run.dir, errors) || !checkpoint_has_room(c->run.dir, t->model, errors))
+        return EXIT_RUNTIME;
     if (!load_or_init(t, start == RUN_RESUME, errors)) return EXIT_USAGE;
     signals_install();          /* from here on there is something to save */
     if (start == RUN_RESUME && t->state.step >= c->train.steps) {      /* the run's config.json stays as it was */

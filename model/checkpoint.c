@@ -98,7 +98,7 @@ bool checkpoint_has_room(const char *dir, const Llama *model, Errors *errors)
     bool large = bytes >= 1e9;
     double unit = large ? 1e9 : 1e6;
     errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f %s, %.2f are free; free some, "
-               "or lower checkpoint.keep_last", dir, bytes / unit, large ? "GB" : "MB", free_bytes / unit);
+               "for instance by deleting the oldest of the run's checkpoints", dir, bytes / unit, large ? "GB" : "MB", free_bytes / unit);
     return false;
 }
 
@@ -179,17 +179,28 @@ static int64_t latest_step(const char *dir)
     return step >= 0 ? step : INT64_MAX;
 }
 
-bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every, Errors *errors)
+bool checkpoint_remove_torn(const char *run_dir, Errors *errors)
 {
     char *dir = files_join(run_dir, "checkpoints");
-    int64_t *steps, *torn, latest = latest_step(dir);
-    int count = list_steps(dir, "", &steps, errors), torn_count = list_steps(dir, ".tmp", &torn, errors);
-    bool ok = true;
-    for (int i = 0; i < torn_count; i++) {
+    int64_t *torn = NULL;
+    int count = dir ? list_steps(dir, ".tmp", &torn, errors) : 0;
+    bool ok = dir != NULL;
+    for (int i = 0; i < count; i++) {
         char *path = step_path(dir, torn[i], ".tmp");
         ok = path && files_remove_tree(path, errors) && ok;
         free(path);
     }
+    free(torn);
+    free(dir);
+    return ok;
+}
+
+bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every, Errors *errors)
+{
+    char *dir = files_join(run_dir, "checkpoints");
+    int64_t *steps, latest = latest_step(dir);
+    int count = list_steps(dir, "", &steps, errors);
+    bool ok = checkpoint_remove_torn(run_dir, errors);
     for (int i = 0, kept = 0; i < count; i++) {
         if (steps[i] <= latest && (kept == 0 || keep_last == 0 || kept < keep_last ||
                                    (keep_every && steps[i] % keep_every == 0))) {
@@ -200,7 +211,6 @@ bool checkpoint_prune(const char *run_dir, int64_t keep_last, int64_t keep_every
         ok = path && files_remove_tree(path, errors) && ok;
         free(path);
     }
-    free(torn);
     free(steps);
     free(dir);
     return ok;

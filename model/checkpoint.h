@@ -42,6 +42,9 @@ bool checkpoint_has_room(const char *dir, const Llama *model, Errors *errors);
  * cause is added, nothing new is left behind, and earlier checkpoints are as they were. */
 bool checkpoint_save(const char *run_dir, const Llama *model, const CheckpointState *state, Errors *errors);
 
+/* Removes what a save that was killed has left. False with errors added. */
+bool checkpoint_remove_torn(const char *run_dir, Errors *errors);
+
 /* Call after a successful save. Deletes all but the newest keep_last (0 = all are kept) and multiples of
  * keep_every steps (0 = none); the remains of interrupted saves; and checkpoints of later steps than the one
  * just saved, left behind where a run was resumed from an earlier one. Never deletes the one just saved. */
