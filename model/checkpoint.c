@@ -98,7 +98,8 @@ bool checkpoint_has_room(const char *dir, const Llama *model, Errors *errors)
     bool large = bytes >= 1e9;
     double unit = large ? 1e9 : 1e6;
     errors_add(errors, "%s: not enough space for a checkpoint: it needs %.2f %s, %.2f are free; free some, "
-               "for instance by deleting the oldest of the run's checkpoints", dir, bytes / unit, large ? "GB" : "MB", free_bytes / unit);
+               "for instance by deleting the oldest of the run's checkpoints", dir, bytes / unit, large ? "GB" : "MB",
+               free_bytes / unit);
     return false;
 }
 

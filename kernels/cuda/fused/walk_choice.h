@@ -28,9 +28,11 @@ typedef struct TileGrid {
 static inline double walk_bytes(TileGrid g, int clusters, int group, double cache)
 {
     const bool rows_stay = group * g.row_bytes <= cache, columns_stay = g.columns * g.column_bytes <= cache;
-    int *row_read = (int *)calloc((size_t)(g.rows + g.columns), sizeof *row_read), *column_read = row_read + g.rows;
-    double bytes = row_read ? 0 : INFINITY;
-    for (int t = 0; row_read && t < g.rows * g.columns; t++) {
+    int *row_read = (int *)calloc((size_t)(g.rows + g.columns), sizeof *row_read);
+    if (!row_read) return INFINITY;
+    int *column_read = row_read + g.rows;
+    double bytes = 0;
+    for (int t = 0; t < g.rows * g.columns; t++) {
         const int round = 1 + t / clusters;
         const TileSpot at = tile_spot(g.rows, g.columns, group, g.patch_rows, t);
         if (rows_stay ? !row_read[at.row] : row_read[at.row] < round) bytes += g.row_bytes;
@@ -49,8 +51,8 @@ static inline double walk_cost(TileGrid g, int clusters, int group, double cache
     return walk_bytes(g, clusters, group, cache) + 0.25 * walk_bytes(g, g.patch_rows * PATCH_COLUMNS, group, 0);
 }
 
-/* Rows of tiles a group for the least cost; the usual number where no other saves a hundredth. That counts even where bandwidth is to spare: reading takes power, and power is
- * what limits large products. */
+/* Rows of tiles a group for the least cost; the usual number where no other saves a hundredth. That counts even where
+ * bandwidth is to spare: reading takes power, and power is what limits large products. */
 static inline int walk_group(TileGrid g, int clusters, double cache)
 {
     int best = USUAL_GROUP;
