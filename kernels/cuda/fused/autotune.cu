@@ -128,11 +128,9 @@ static int64_t rows_of_key(int64_t rows)
 
 /* ---- variants ------------------------------------------------------------------------------------------ */
 
-static int tile_rows(FusedTile tile) { return tile == TILE_192x128 ? 192 : tile == TILE_256x128 ? 256 : 128; }
-
 static int group_of(const CudaBackend *b, const FusedShape &s, FusedTile tile, int cluster)
 {
-    const int rows = tile_rows(tile) * cluster, cols = fused_tile_cols(tile);
+    const int rows = fused_tile_rows(tile) * cluster, cols = fused_tile_cols(tile);
     const double bytes_of_k = 2.0 * (double)s.k;   /* BF16 */
     const TileGrid grid = {(int)((s.m + rows - 1) / rows), (int)((s.n + cols - 1) / cols), PATCH_ROWS / cluster,
                            rows * bytes_of_k, cols * bytes_of_k};

@@ -73,7 +73,7 @@ template <bool ACCUMULATE> struct Dw : Epilogue {
 template <bool ACCUMULATE>
 static void run(const FusedCall &call, Tensor grad, Tensor dy, Tensor a, double *sumsq)
 {
-    const int64_t width = fused_tile_cols(call.variant.tile);
+    const int64_t width = fused_sum_cols(call.variant.tile);
     typename Dw<ACCUMULATE>::Params p = {};
     p.grad = tensor_map(op_name(call.op), grad, 32, 64);
     if (sumsq) {

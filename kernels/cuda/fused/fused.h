@@ -3,8 +3,9 @@
 #pragma once
 #include "kernels/cuda/backend.h"
 
-/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; together: 128x256, 256x128. */
-enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_COUNT };
+/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 128x256, 256x128, or the
+ * columns: 192x256. */
+enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_192x256, TILE_COUNT };
 
 struct FusedVariant {
     FusedTile tile;
@@ -14,17 +15,25 @@ struct FusedVariant {
 
 static inline const char *fused_tile_name(FusedTile tile)
 {
-    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128"};
+    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128", "192x256"};
     return names[tile];
 }
 
 /* gate_up has two outputs a column: its epilogue must hide, which that of a cooperative tile does not. */
 static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE_128x256 || op != OP_GATE_UP; }
 
+static inline int fused_tile_rows(FusedTile tile)
+{
+    return tile == TILE_256x128 ? 256 : tile == TILE_192x128 || tile == TILE_192x256 ? 192 : 128;
+}
+
 static inline int fused_tile_cols(FusedTile tile)
 {
-    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 ? 256 : 128;
+    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 || tile == TILE_192x256 ? 256 : 128;
 }
+
+/* Columns for which a tile's epilogue leaves one sum. */
+static inline int fused_sum_cols(FusedTile tile) { return tile == TILE_192x256 ? 128 : fused_tile_cols(tile); }
 
 /* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to
  * cublasLt, which splits a long K: shorter sums lose less to rounding. */

@@ -65,9 +65,8 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     CUDA_CHECK(op, cudaLaunchKernelEx(&config, gemm_sm90<G>, map_a, map_b, g, p));
 }
 
-template <class Program, bool A_ROWS, bool B_ROWS, bool TOGETHER, int BM, int BN>
-using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, TOGETHER, BM / 64 / (TOGETHER ? CONSUMERS : 1), BN, 4,
-                       buffers_beside<Program>(BM, BN, 4)>;
+template <class Program, bool A_ROWS, bool B_ROWS, Share SHARE, int BM, int BN, int STAGES = 4>
+using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, SHARE, BM, BN, STAGES, buffers_beside<Program>(BM, BN, STAGES)>;
 
 /* The same for the tile that the call asks for. */
 template <class Program, bool A_ROWS, bool B_ROWS>
@@ -76,16 +75,20 @@ static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m,
 {
     switch (call.variant.tile) {
     case TILE_192x128:
-        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 192, 128>>(call, a, b, m, n, k, p);
+        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, IN_TURNS, 192, 128>>(call, a, b, m, n, k, p);
     case TILE_128x192:
-        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, false, 128, 192>>(call, a, b, m, n, k, p);
+        return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, IN_TURNS, 128, 192>>(call, a, b, m, n, k, p);
     case TILE_128x256:
         if constexpr (Program::LONG_K)
-            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 128, 256>>(call, a, b, m, n, k, p);
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 128, 256>>(call, a, b, m, n, k, p);
         break;
     case TILE_256x128:
         if constexpr (Program::LONG_K)
-            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, true, 256, 128>>(call, a, b, m, n, k, p);
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 256, 128>>(call, a, b, m, n, k, p);
+        break;
+    case TILE_192x256:
+        if constexpr (Program::LONG_K)
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_COLUMNS, 192, 256, 3>>(call, a, b, m, n, k, p);
         break;
     default: break;
     }

@@ -5,9 +5,9 @@
  *   0     moves data. Warp 0 loads operands by TMA into a ring of STAGES. Warps 1 and 2 serve one consumer
  *         each: they load what its epilogue needs into chunk buffers long before, and store what it leaves.
  *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its
- *         epilogue, which costs no time as long as it is shorter. Or together, each half the rows of one
- *         tile ("cooperative"): the tile may be a third larger, so that operands are read less often,
- *         but the tensor cores wait for the epilogue: for a long K.
+ *         epilogue, which costs no time as long as it is shorter. Or together, each half the rows or columns
+ *         of one tile ("cooperative"): the tile may be larger, so that operands are read less often, but the
+ *         tensor cores wait for the epilogue: for a long K.
  *
  * A chunk is 64 rows x Program::COLUMNS accumulator columns. A chunk buffer is filled (or just handed over,
  * where a program loads nothing), worked on in place, and stored: `loaded` and `finished` are its two barriers.
@@ -57,16 +57,19 @@ struct GemmArgs {
     ClusterCounts *counts;      /* this kernel's */
 };
 
-/* ROWS64: a consumer has 64 * ROWS64 rows of a tile. A_ROWS, B_ROWS: the operand is stored with M (N)
- * contiguous. */
-template <class Program_, bool A_ROWS_, bool B_ROWS_, bool TOGETHER_, int ROWS64_, int BN_, int STAGES_,
-          int BUFFERS_>
+/* How the two consumers share tiles: they take turns, or each works on half of one. */
+enum Share { IN_TURNS, HALF_ROWS, HALF_COLUMNS };
+
+/* Tiles of BM x BN. A_ROWS, B_ROWS: the operand is stored with M (N) contiguous. */
+template <class Program_, bool A_ROWS_, bool B_ROWS_, Share SHARE_, int BM_, int BN_, int STAGES_, int BUFFERS_>
 struct Gemm {
     typedef Program_ Program;
-    static constexpr bool A_ROWS = A_ROWS_, B_ROWS = B_ROWS_, TOGETHER = TOGETHER_;
-    static constexpr int ROWS64 = ROWS64_, BN = BN_, STAGES = STAGES_, BUFFERS = BUFFERS_;
-    static constexpr int BM = 64 * ROWS64 * (TOGETHER ? CONSUMERS : 1);
-    static constexpr int ROWS_APART = TOGETHER ? 64 * ROWS64 : 0;   /* consumer 0's rows of a tile from 1's */
+    static constexpr bool A_ROWS = A_ROWS_, B_ROWS = B_ROWS_, TOGETHER = SHARE_ != IN_TURNS;
+    static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_, BUFFERS = BUFFERS_;
+    /* a consumer's rows and columns of a tile, and how far consumer 1's are from 0's */
+    static constexpr int CM = SHARE_ == HALF_ROWS ? BM / 2 : BM, CN = SHARE_ == HALF_COLUMNS ? BN / 2 : BN;
+    static constexpr int ROWS_APART = BM - CM, COLUMNS_APART = BN - CN;
+    static constexpr int ROWS64 = CM / 64;
     static constexpr int TURNS = TOGETHER ? 1 : CONSUMERS;  /* every how many steps it is a consumer's turn */
 
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
@@ -85,7 +88,7 @@ struct Gemm {
                   "no chunk buffer fits beside the stages: fewer COLUMNS, or LONG_K = false");
     static_assert(Program::BUFFER % 1024 == 0, "tiles in chunk buffers begin where the swizzle does");
     static_assert(Program::LOAD_BYTES <= Program::BUFFER && (COLUMNS == 32 || COLUMNS == 64), "chunk");
-    static_assert(BN % COLUMNS == 0 && BN % 64 == 0 && ROWS64 * BN <= 384, "tile");
+    static_assert(CM % 64 == 0 && CN % 64 == 0 && ROWS64 * CN <= 384, "tile");
 };
 
 /* Addresses of one block's barriers and buffers. */
@@ -224,14 +227,21 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     }
 }
 
+/* Where a consumer's share of a tile begins. */
+template <class G> PTX Corner consumers_corner(Corner tile, int consumer)
+{
+    return Corner{tile.row + consumer * G::ROWS_APART, tile.col + consumer * G::COLUMNS_APART};
+}
+
 /* ---- warps 1 and 2: chunks ----------------------------------------------------------------------------- */
 
-/* The chunks of one consumer in the order in which it works on them. Before tile_end, step t is tile t. */
+/* The chunks of one consumer in the order in which it works on them, at least one a tile for each 64 rows, even if it is
+ * outside. Before tile_end, step t is tile t. */
 template <class G> struct ChunkWalk {
     const GemmArgs &g;
-    int row_offset, tile, row, col, row_end, col_first, col_end;
+    int consumer, tile, row, col, row_end, col_first, col_end;
 
-    __device__ ChunkWalk(const GemmArgs &args, int consumer) : g(args), row_offset(consumer * G::ROWS_APART)
+    __device__ ChunkWalk(const GemmArgs &args, int of) : g(args), consumer(of)
     {
         tile = first_step(g) + (G::TOGETHER ? 0 : consumer * step_stride(g));
         enter();
@@ -240,9 +250,9 @@ template <class G> struct ChunkWalk {
     __device__ void enter()
     {
         if (!more()) return;
-        const Corner corner = tile_corner<G>(g, tile);
-        row = corner.row + row_offset, row_end = row + 64 * G::ROWS64;
-        col = col_first = corner.col, col_end = min(corner.col + G::BN, g.n);
+        const Corner corner = consumers_corner<G>(tile_corner<G>(g, tile), consumer);
+        row = corner.row, row_end = row + G::CM;
+        col = col_first = corner.col, col_end = min(col + G::CN, g.n);
     }
     __device__ void next()
     {
@@ -294,7 +304,7 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
 
 /* One stage of products into acc; the very first of a tile overwrites. a, b: addresses. */
 template <class G>
-PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t b, bool accumulate)
+PTX void multiply_stage(float (&acc)[G::ROWS64][G::CN / 2], uint32_t a, uint32_t b, bool accumulate)
 {
     a = sixteens_of(a), b = sixteens_of(b);
 #pragma unroll
@@ -306,14 +316,14 @@ PTX void multiply_stage(float (&acc)[G::ROWS64][G::BN / 2], uint32_t a, uint32_t
             const uint32_t rows = a + i * 8192 / 16;
             const uint64_t left = G::A_ROWS ? operand_descriptor(rows + k * 2048 / 16, 8192, 1024)
                                             : operand_descriptor(rows + k * 32 / 16, 0, 1024);
-            Wgmma<G::BN, G::A_ROWS, G::B_ROWS>::multiply(acc[i], left, right, accumulate || k > 0);
+            Wgmma<G::CN, G::A_ROWS, G::B_ROWS>::multiply(acc[i], left, right, accumulate || k > 0);
         }
     }
 }
 
 /* Sums of a consumer's rows of a tile: a thread's own, four by four, 128 threads beside each other. */
 template <class G> struct PartSums {
-    static constexpr int COUNT = G::ROWS64 * G::BN / 2;
+    static constexpr int COUNT = G::ROWS64 * G::CN / 2;
     static constexpr int64_t FLOATS = COUNT * 128;
 };
 
@@ -371,8 +381,7 @@ PTX Corner first_chunk(const GemmArgs &g, Shared<G> s, int tile, int consumer, R
         mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
         return corner_of_chunk(s, consumer, buffer.slot);
     } else {
-        const Corner first = tile_corner<G>(g, tile);
-        return Corner{first.row + consumer * G::ROWS_APART, first.col};
+        return consumers_corner<G>(tile_corner<G>(g, tile), consumer);
     }
 }
 
@@ -382,8 +391,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     typedef typename G::Program Program;
     Ring<G::STAGES> stage;
     Ring<G::BUFFERS ? G::BUFFERS : 1> buffer;
-    float acc[G::ROWS64][G::BN / 2];
-    const int row_offset = consumer * G::ROWS_APART;
+    float acc[G::ROWS64][G::CN / 2];
     int turn = 0;
     /* a stage has been read: one thread tells each block of the cluster, whose loads fill ours too */
     const int thread = threadIdx.x % 128;
@@ -405,7 +413,8 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         for (int k = 0; k < k_blocks; k++, stage.next()) {
             mbarrier_wait(s.full(stage.slot), stage.parity);
             wgmma_fence();
-            multiply_stage<G>(acc, s.a(stage.slot) + row_offset * 128, s.b(stage.slot), k > 0);
+            multiply_stage<G>(acc, s.a(stage.slot) + consumer * G::ROWS_APART * 128,
+                              s.b(stage.slot) + consumer * G::COLUMNS_APART * 128, k > 0);
             wgmma_commit();
             wgmma_wait<1>();    /* the stage before this one has been read */
             if (k > 0) release(previous);
@@ -425,14 +434,14 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             take_sums<G>(g, here, consumer, all);
         }
         const Corner first = first_chunk<G>(g, s, here.tile, consumer, buffer);
-        const int chunks = (min(G::BN, g.n - first.col) + G::COLUMNS - 1) / G::COLUMNS;
+        const int chunks = max(1, (min(G::CN, g.n - first.col) + G::COLUMNS - 1) / G::COLUMNS);
 #pragma unroll
         for (int i = 0; i < G::ROWS64; i++) {
             const Rows rows = {first.row + i * 64 + fragment_row(), g.m};
             Program program;
             program.begin(p, rows);
 #pragma unroll
-            for (int c = 0; c < G::BN / G::COLUMNS; c++) {
+            for (int c = 0; c < G::CN / G::COLUMNS; c++) {
                 if (c >= chunks) continue;
                 float(&columns)[G::COLUMNS / 2] =
                     *reinterpret_cast<float(*)[G::COLUMNS / 2]>(&acc[i][c * G::COLUMNS / 2]);
@@ -445,7 +454,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
                     buffer.next();
                 }
             }
-            program.end(p, rows, ColumnTile{first.col / G::BN, g.tiles_n});
+            if (first.col < g.n) program.end(p, rows, ColumnTile{first.col / G::CN, (g.n + G::CN - 1) / G::CN});
         }
     }
     Program::finish(p);
