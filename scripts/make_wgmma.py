@@ -6,7 +6,7 @@
 The instruction names every accumulator register, so its text grows with the width.
 """
 
-WIDTHS = (128, 192, 256)
+WIDTHS = (128, 192)
 
 HEADER = """\
 /* Warpgroup matrix products, written by scripts/make_wgmma.py. */

@@ -3,9 +3,9 @@
 #pragma once
 #include "kernels/cuda/backend.h"
 
-/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 128x256, 256x128, or the
+/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 256x128, or half the
  * columns: 192x256. */
-enum FusedTile { TILE_128x192, TILE_192x128, TILE_128x256, TILE_256x128, TILE_192x256, TILE_COUNT };
+enum FusedTile { TILE_128x192, TILE_192x128, TILE_256x128, TILE_192x256, TILE_COUNT };
 
 struct FusedVariant {
     FusedTile tile;
@@ -15,12 +15,12 @@ struct FusedVariant {
 
 static inline const char *fused_tile_name(FusedTile tile)
 {
-    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "128x256", "256x128", "192x256"};
+    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "256x128", "192x256"};
     return names[tile];
 }
 
 /* gate_up has two outputs a column: its epilogue must hide, which that of a cooperative tile does not. */
-static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE_128x256 || op != OP_GATE_UP; }
+static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE_256x128 || op != OP_GATE_UP; }
 
 static inline int fused_tile_rows(FusedTile tile)
 {
@@ -29,7 +29,7 @@ static inline int fused_tile_rows(FusedTile tile)
 
 static inline int fused_tile_cols(FusedTile tile)
 {
-    return tile == TILE_128x192 ? 192 : tile == TILE_128x256 || tile == TILE_192x256 ? 256 : 128;
+    return tile == TILE_128x192 ? 192 : tile == TILE_192x256 ? 256 : 128;
 }
 
 /* Columns for which a tile's epilogue leaves one sum. */

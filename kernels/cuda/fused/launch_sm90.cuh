@@ -78,10 +78,6 @@ static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m,
         return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, IN_TURNS, 192, 128>>(call, a, b, m, n, k, p);
     case TILE_128x192:
         return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, IN_TURNS, 128, 192>>(call, a, b, m, n, k, p);
-    case TILE_128x256:
-        if constexpr (Program::LONG_K)
-            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 128, 256>>(call, a, b, m, n, k, p);
-        break;
     case TILE_256x128:
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 256, 128>>(call, a, b, m, n, k, p);
