@@ -60,7 +60,7 @@ int logits_command(int argc, char **argv)
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
     if (code == ARGUMENTS_GO_ON && !ids_text) errors_add(&errors, "logits: --ids=1,2,3 is missing");
     Llama *model = NULL;
-    if (code == ARGUMENTS_GO_ON && !errors.count)
+    if (code == ARGUMENTS_GO_ON && args.positional_count)
         model = setup_trained(&setup, args.positional[0], args.override_count, args.overrides, &errors);
     arguments_free(&args);
     if (!model) return setup_finish(&setup, &errors, code == ARGUMENTS_GO_ON ? 2 : code);

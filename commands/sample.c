@@ -48,7 +48,7 @@ int sample_command(int argc, char **argv)
     int code = arguments_parse(&args, argc, argv, &syntax, &errors);
     int64_t count = arguments_integer("--count=", count_text, 1, &errors);
     Llama *model = NULL;
-    if (code == ARGUMENTS_GO_ON && !errors.count)
+    if (code == ARGUMENTS_GO_ON && args.positional_count)
         model = setup_trained(&setup, args.positional[0], args.override_count, args.overrides, &errors);
     arguments_free(&args);
     if (!model) return setup_finish(&setup, &errors, code == ARGUMENTS_GO_ON ? 2 : code);

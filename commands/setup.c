@@ -12,7 +12,12 @@ static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
     if (!*path) return true;
     if (!need && c->model.vocab > 0 && strcmp(path, "bytes") && !files_exists(path)) return true;
     setup->tokenizer = tokenizer_load(path, errors);
-    if (!setup->tokenizer) return false;
+    if (!setup->tokenizer) {
+        if (!files_exists(path))
+            errors_add(errors, "%s: data.tokenizer names that file; if it has moved, add --data.tokenizer=PATH",
+                       config_where(setup->load, "data.tokenizer"));
+        return false;
+    }
     int64_t vocab = tokenizer_vocab(setup->tokenizer);
     if (c->model.vocab == 0) c->model.vocab = vocab;
     if (c->model.vocab < vocab) {
@@ -162,6 +167,7 @@ Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char
     Llama *model = NULL;
     Errors skipped = {0};
     if (!config_path || !setup_config(setup, config_path, override_count, overrides, true, errors)) goto done;
+    if (errors->count) goto done;
     dir = checkpoint_find(run_dir, &skipped);
     errors_print(&skipped, stderr);
     if (!dir) {

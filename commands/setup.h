@@ -35,7 +35,8 @@ bool setup_check_place(const Setup *setup, const char *config_path, Errors *erro
 /* Opens the backend that run.device asks for. */
 bool setup_backend(Setup *setup, bool plan_only, Errors *errors);
 /* From a run directory: its config, tokenizer, backend, and a model with the weights of its newest
- * checkpoint, for texts of up to train.seq_len tokens. Sentences about what was passed over go to stderr. */
+ * checkpoint, for texts of up to train.seq_len tokens. Sentences about what was passed over go to stderr.
+ * NULL with an error added when that fails; where `errors` holds some already, it only adds those of the config. */
 Llama *setup_trained(Setup *setup, const char *run_dir, int override_count, char **overrides, Errors *errors);
 /* Longest text that training samples may have: train.seq_len, or 0 where there are none to be written. */
 int64_t setup_sample_context(const Config *config);

@@ -278,8 +278,13 @@ char *checkpoint_find(const char *run_dir, Errors *skipped)
 {
     char *dir = files_join(run_dir, "checkpoints"), *found = NULL;
     int64_t *steps, *torn;
+    int torn_count = list_steps(dir, ".tmp", &torn, skipped);
+    if (torn_count < 0) {       /* says so once */
+        free(dir);
+        return NULL;
+    }
     undo_put_aside(dir, skipped);
-    int torn_count = list_steps(dir, ".tmp", &torn, skipped), count = list_steps(dir, "", &steps, skipped);
+    int count = list_steps(dir, "", &steps, skipped);
     for (int i = 0; i < torn_count; i++) {
         errors_add(skipped, "%s/" STEP_NAME ".tmp: passed over: its writing was interrupted", dir, torn[i]);
     }

@@ -102,7 +102,9 @@ def test_commands_report_all_mistakes_at_once():
     for words, said in ((["bench", config(), "--steps=x", "--foo.x=1", "--model.hidden=13", "--nope"],
                          ("--nope", "--steps=x", "foo.x", "model.hidden = 13")),
                         (["export", TMP / "none", "there", "--foo.x=1", "--nope"], ("--nope", "foo.x", "none")),
-                        (["import", "there", TMP / "none", "--train.steps=0", "--nope"], ("--nope", "train.steps"))):
+                        (["import", "there", TMP / "none", "--train.steps=0", "--nope"], ("--nope", "train.steps")),
+                        (["sample", TMP / "none", "--count=x", "--train.lr=y"], ("--count=x", "train.lr", "none")),
+                        (["logits", TMP / "none", "--train.lr=y"], ("--ids", "train.lr", "none"))):
         result = train(*words)
         expect(result.returncode == 2 and all(word in result.stderr for word in said), words, result)
 
@@ -412,6 +414,20 @@ def test_samples_during_training():
 def test_sample_without_a_run():
     result = train("sample", TMP / "nothing", "--prompt=ab")
     expect(result.returncode == 2 and str(TMP / "nothing") in result.stderr, result)
+
+
+def test_a_tokenizer_that_has_moved_can_be_named():
+    result = train("sample", TMP / "run", "--data.tokenizer=elsewhere.json")
+    expect(result.returncode == 2 and "elsewhere.json: cannot open" in result.stderr and
+           "add --data.tokenizer=PATH" in result.stderr, result)
+
+
+def test_checkpoints_that_cannot_be_listed_are_reported_once():
+    run = TMP / "unlistable"
+    shutil.copytree(TMP / "run", run, ignore=shutil.ignore_patterns("checkpoints"))
+    (run / "checkpoints").write_text("")
+    result = train("sample", run)
+    expect(result.returncode == 2 and result.stderr.count("cannot list") == 1, result)
 
 
 def test_report_again():
