@@ -114,7 +114,7 @@ static int check_case(const Sizes &s, const Case &c)
     c.unfused();
     for (const Output &o : c.outputs) {
         std::vector<int64_t> sample;
-        /* a row has but one sum: of few, which op is nearer is chance */
+        /* a row has but one sum: of few, which op is nearer is chance. At real sizes each takes long to check */
         const int64_t count = o.t.rows == 1 ? 1 : o.sums && o.t.rows < 8192 ? 100 : 12;
         for (int64_t i = 0; i < count; i++) sample.push_back(i * (o.t.rows - 1) / std::max<int64_t>(1, count - 1));
         std::vector<Row> w;

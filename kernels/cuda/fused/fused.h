@@ -24,12 +24,14 @@ static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE
 
 static inline int fused_tile_rows(FusedTile tile)
 {
-    return tile == TILE_256x128 ? 256 : tile == TILE_192x128 || tile == TILE_192x256 ? 192 : 128;
+    static const int rows[TILE_COUNT] = {128, 192, 256, 192};
+    return rows[tile];
 }
 
 static inline int fused_tile_cols(FusedTile tile)
 {
-    return tile == TILE_128x192 ? 192 : tile == TILE_192x256 ? 256 : 128;
+    static const int cols[TILE_COUNT] = {192, 128, 128, 256};
+    return cols[tile];
 }
 
 /* Columns for which a tile's epilogue leaves one sum. */

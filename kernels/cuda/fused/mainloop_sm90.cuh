@@ -155,7 +155,7 @@ PTX uint32_t &place_of_cluster()
     return place;
 }
 
-PTX int first_step(const GemmArgs &)
+PTX int first_step()
 {
     return (int)load_of_block(shared_address(&place_of_cluster()), 0);
 }
@@ -192,7 +192,7 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
     bool paced = rank == 0;
-    for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g)) {
+    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g)) {
         const TilePart part = tile_part(g.walk, step);
         const Corner tile = tile_corner<G>(g, part.tile);
         const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
@@ -243,7 +243,7 @@ template <class G> struct ChunkWalk {
 
     __device__ ChunkWalk(const GemmArgs &args, int of) : g(args), consumer(of)
     {
-        tile = first_step(g) + (G::TOGETHER ? 0 : consumer * step_stride(g));
+        tile = first_step() + (G::TOGETHER ? 0 : consumer * step_stride(g));
         enter();
     }
     __device__ bool more() const { return tile < tile_end(g.walk); }
@@ -401,7 +401,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
-    for (int step = first_step(g); step < step_end(g.walk); step += step_stride(g), turn ^= 1) {
+    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g), turn ^= 1) {
         const TilePart here = tile_part(g.walk, step);
         const int k_blocks = here.end - here.first;
         if (!G::TOGETHER && turn != consumer) {
