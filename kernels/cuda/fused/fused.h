@@ -3,9 +3,9 @@
 #pragma once
 #include "kernels/cuda/backend.h"
 
-/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 256x128, or half the
- * columns: 192x256. */
-enum FusedTile { TILE_128x192, TILE_192x128, TILE_256x128, TILE_192x256, TILE_COUNT };
+/* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 256x128, 256x192, or half
+ * the columns: 192x256. */
+enum FusedTile { TILE_128x192, TILE_192x128, TILE_256x128, TILE_256x192, TILE_192x256, TILE_COUNT };
 
 struct FusedVariant {
     FusedTile tile;
@@ -15,7 +15,7 @@ struct FusedVariant {
 
 static inline const char *fused_tile_name(FusedTile tile)
 {
-    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "256x128", "192x256"};
+    static const char *const names[TILE_COUNT] = {"128x192", "192x128", "256x128", "256x192", "192x256"};
     return names[tile];
 }
 
@@ -24,13 +24,13 @@ static inline bool fused_tile_fits(OpId op, FusedTile tile) { return tile < TILE
 
 static inline int fused_tile_rows(FusedTile tile)
 {
-    static const int rows[TILE_COUNT] = {128, 192, 256, 192};
+    static const int rows[TILE_COUNT] = {128, 192, 256, 256, 192};
     return rows[tile];
 }
 
 static inline int fused_tile_cols(FusedTile tile)
 {
-    static const int cols[TILE_COUNT] = {192, 128, 128, 256};
+    static const int cols[TILE_COUNT] = {192, 128, 128, 192, 256};
     return cols[tile];
 }
 

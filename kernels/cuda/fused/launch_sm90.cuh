@@ -82,6 +82,10 @@ static void launch_program(const FusedCall &call, Tensor a, Tensor b, int64_t m,
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 256, 128>>(call, a, b, m, n, k, p);
         break;
+    case TILE_256x192:
+        if constexpr (Program::LONG_K)
+            return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_ROWS, 256, 192, 3>>(call, a, b, m, n, k, p);
+        break;
     case TILE_192x256:
         if constexpr (Program::LONG_K)
             return launch_gemm<TiledGemm<Program, A_ROWS, B_ROWS, HALF_COLUMNS, 192, 256, 3>>(call, a, b, m, n, k, p);
