@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cuda/bf16.cuh"
 #include "kernels/cuda/formulas.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/tensor.h"
 
 /* V consecutive values as they lie in memory. V = 8 is one 16-byte access; other V suit rows without that

@@ -6,6 +6,7 @@
 /* One warp a row. */
 __global__ void target_logits_rows(float *out, Tensor xg, Tensor table, RowNorm norm, const int32_t *targets)
 {
+    after_previous_kernel();
     int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     if (row >= xg.rows) return;
@@ -25,7 +26,6 @@ __global__ void target_logits_rows(float *out, Tensor xg, Tensor table, RowNorm 
 
 void target_logits(const OpContext *ctx, OpId op, float *out, const HeadChunk *h)
 {
-    target_logits_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(ctx)>>>(out, h->xg, h->table,
-                                                                                     h->norm, h->targets);
-    LAUNCH_CHECK(op);
+    launch(ctx, op, target_logits_rows, (unsigned)((h->xg.rows + 7) / 8), 256, out, h->xg, h->table, h->norm,
+           h->targets);
 }

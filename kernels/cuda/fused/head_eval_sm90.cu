@@ -54,6 +54,7 @@ struct HeadEval : Epilogue {
  * row's parts come from all tiles of the vocabulary, and no op behind it could take them up. */
 __global__ void head_eval_rows(float *loss, RowSums most, RowSums sum, int64_t rows)
 {
+    after_previous_kernel();
     int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
     if (row >= rows) return;
     RunningSum total = {-INFINITY, 0};
@@ -75,7 +76,6 @@ void fused_head_eval(const FusedCall &call, const HeadChunk *h)
     p.most = h->q, p.sum = h->d;
     p.vocab = (int)h->vocab;
     launch_program<HeadEval, false, false>(call, h->xg, h->table, h->xg.rows, h->table.rows, h->xg.cols, p);
-    head_eval_rows<<<(unsigned)((h->xg.rows + 7) / 8), 256, 0, stream_of(call.ctx)>>>(h->loss, h->q, h->d,
-                                                                                      h->xg.rows);
-    LAUNCH_CHECK(call.op);
+    launch(call.ctx, call.op, head_eval_rows, (unsigned)((h->xg.rows + 7) / 8), 256, h->loss, h->q, h->d,
+           h->xg.rows);
 }

@@ -30,6 +30,7 @@
 #include "kernels/cuda/fused/primitives.cuh"
 #include "kernels/cuda/fused/walk.h"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
+#include "kernels/cuda/launch.cuh"
 
 enum {
     BLOCK_K = 64,               /* of K in one stage: 128 bytes */

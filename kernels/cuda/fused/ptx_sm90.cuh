@@ -101,7 +101,7 @@ PTX unsigned load_acquire(const unsigned *p)
     return value;
 }
 
-/* ---- clusters and dependent launches ------------------------------------------------------------------- */
+/* ---- clusters ------------------------------------------------------------------------------------------ */
 
 PTX uint32_t cluster_rank()
 {
@@ -137,12 +137,6 @@ PTX void cluster_sync()
     asm volatile("barrier.cluster.arrive;\n"
                  "barrier.cluster.wait;" ::: "memory");
 }
-
-/* Lets the next kernel of the stream start its prologue; its own wait keeps it from our memory. */
-PTX void dependents_may_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-
-/* Waits until all that the previous kernels of the stream wrote can be read. */
-PTX void wait_for_previous_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /* ---- bulk tensor copies -------------------------------------------------------------------------------- */
 

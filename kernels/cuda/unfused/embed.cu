@@ -17,6 +17,7 @@ template <int V> __global__ void
 __launch_bounds__(EMBED_THREADS) embed_fwd(bf16 *x, int64_t stride, RowSums sumsq, const int32_t *tokens,
                                            const bf16 *table, int64_t table_stride, int64_t cols)
 {
+    after_previous_kernel();
     constexpr int STEP = EMBED_THREADS * V;
     const int64_t row = blockIdx.x;
     const bf16 *from = table + tokens[row] * table_stride;
@@ -44,9 +45,8 @@ void cuda_embed(const OpContext *ctx, Tensor x, RowSums sumsq, const int32_t *to
 {
     OpRange range(ctx, OP_EMBED);
     auto kernel = vectorised(x) && vectorised(table) ? embed_fwd<8> : embed_fwd<1>;
-    kernel<<<(unsigned)x.rows, EMBED_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)x.data, x.stride, sumsq, tokens, (const bf16 *)table.data, table.stride, x.cols);
-    LAUNCH_CHECK(OP_EMBED);
+    launch(ctx, OP_EMBED, kernel, (unsigned)x.rows, EMBED_THREADS, (bf16 *)x.data, x.stride, sumsq, tokens,
+           (const bf16 *)table.data, table.stride, x.cols);
 }
 
 /* grad[token] += its rows of dx. */
@@ -54,6 +54,7 @@ template <int V> __global__ void __launch_bounds__(RUN_THREADS, 1)
 embed_bwd(float *grad, int64_t stride, const int32_t *tokens, const int32_t *order, const bf16 *dx,
           int64_t dx_stride, int64_t rows, int64_t cols)
 {
+    after_previous_kernel();
     sum_runs<V>(grad, stride, tokens, order, rows, dx, dx_stride, cols, [](int32_t) { return 1.0f; });
 }
 
@@ -65,7 +66,6 @@ void cuda_embed_dw(const OpContext *ctx, Tensor grad, const int32_t *tokens, con
         CUDA_CHECK("embed_dw", cudaMemset2DAsync(grad.data, grad.stride * sizeof(float), 0,
                                                  grad.cols * sizeof(float), grad.rows, stream_of(ctx)));
     auto kernel = vectorised(dx) && vectorised(grad) ? embed_bwd<8> : embed_bwd<1>;
-    kernel<<<run_blocks(dx.rows), RUN_THREADS, 0, stream_of(ctx)>>>(
-        (float *)grad.data, grad.stride, tokens, order, (const bf16 *)dx.data, dx.stride, dx.rows, dx.cols);
-    LAUNCH_CHECK(OP_EMBED_DW);
+    launch(ctx, OP_EMBED_DW, kernel, run_blocks(dx.rows), RUN_THREADS, (float *)grad.data, grad.stride, tokens,
+           order, (const bf16 *)dx.data, dx.stride, dx.rows, dx.cols);
 }

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(HEAD_THREADS, 3)
 head_softmax(bf16 *e, int64_t stride, int padded, int vocab, RowNorm norm, const int32_t *targets, RowSums d,
              RowSums q, float *anchor)
 {
+    after_previous_kernel();
     int64_t row = blockIdx.x;
     bf16 *at = e + row * stride;
     int target = targets[row];
@@ -78,10 +79,8 @@ void cuda_head(const OpContext *ctx, const HeadChunk *h)
 {
     OpRange range(ctx, OP_HEAD);
     gemm(ctx, OP_HEAD, GEMM_NT, h->e, h->xg, h->table);
-    head_softmax<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)h->e.data, h->e.stride, (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q,
-        h->anchor);
-    LAUNCH_CHECK(OP_HEAD);
+    launch(ctx, OP_HEAD, head_softmax, (unsigned)h->e.rows, HEAD_THREADS, (bf16 *)h->e.data, h->e.stride,
+           (int)h->e.cols, (int)h->vocab, h->norm, h->targets, h->d, h->q, h->anchor);
 }
 
 /* loss, alpha, beta, s and axg = alpha xg of each row. A kernel of its own for fused runs, too: it needs the sums
@@ -89,6 +88,7 @@ void cuda_head(const OpContext *ctx, const HeadChunk *h)
  * load ROW_BATCH vectors while the sums are on their way. */
 template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadChunk h)
 {
+    after_previous_kernel();
     enum { ROW_BATCH = 2 };
     const int64_t row = blockIdx.x, cols = h.xg.cols;
     const int step = blockDim.x * W;
@@ -125,6 +125,7 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
 /* Adds sum w loss and the clamped rows to stats, in one fixed order. One block in all. */
 __global__ void head_stats(const float *loss, const float *weights, int64_t rows, StepStats *stats)
 {
+    after_previous_kernel();
     double sum = 0;
     int clamped = 0;
     for (int64_t i = threadIdx.x; i < rows; i += blockDim.x) {
@@ -144,9 +145,8 @@ void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats)
     OpRange range(ctx, OP_HEAD_LOSS);
     const int width = vectorised(h->xg) && vectorised(h->axg) ? 8 : 1;
     auto kernel = width == 8 ? head_rows<8> : head_rows<1>;
-    kernel<<<(unsigned)h->xg.rows, row_threads(h->xg.cols, width), 0, stream_of(ctx)>>>(*h);
-    head_stats<<<1, 1024, 0, stream_of(ctx)>>>(h->loss, h->weights, h->xg.rows, stats);
-    LAUNCH_CHECK(OP_HEAD_LOSS);
+    launch(ctx, OP_HEAD_LOSS, kernel, (unsigned)h->xg.rows, row_threads(h->xg.cols, width), *h);
+    launch(ctx, OP_HEAD_LOSS, head_stats, 1, 1024, h->loss, h->weights, h->xg.rows, stats);
 }
 
 /* loss = log(1 + sum over the others of exp(logit - the target's)) by a running maximum and sum: without the
@@ -154,6 +154,7 @@ void cuda_head_loss(const OpContext *ctx, const HeadChunk *h, StepStats *stats)
 __global__ void __launch_bounds__(HEAD_THREADS, 3)
 head_logsumexp(const bf16 *e, int64_t stride, int vocab, RowNorm norm, const int32_t *targets, float *loss)
 {
+    after_previous_kernel();
     __shared__ float maxima[HEAD_THREADS / 32];
     int64_t row = blockIdx.x;
     const bf16 *at = e + row * stride;
@@ -187,14 +188,14 @@ void cuda_head_eval(const OpContext *ctx, const HeadChunk *h)
 {
     OpRange range(ctx, OP_HEAD_EVAL);
     gemm(ctx, OP_HEAD_EVAL, GEMM_NT, h->e, h->xg, h->table);
-    head_logsumexp<<<(unsigned)h->e.rows, HEAD_THREADS, 0, stream_of(ctx)>>>(
-        (const bf16 *)h->e.data, h->e.stride, (int)h->vocab, h->norm, h->targets, h->loss);
-    LAUNCH_CHECK(OP_HEAD_EVAL);
+    launch(ctx, OP_HEAD_EVAL, head_logsumexp, (unsigned)h->e.rows, HEAD_THREADS, (const bf16 *)h->e.data,
+           h->e.stride, (int)h->vocab, h->norm, h->targets, h->loss);
 }
 
 /* logits *= r. blockIdx.x is the row. */
 __global__ void logits_scale(float *logits, int64_t stride, int64_t cols, RowNorm norm)
 {
+    after_previous_kernel();
     int64_t row = blockIdx.x;
     float r = row_rstd(norm, row);
     for (int64_t c = blockIdx.y * (int64_t)blockDim.x + threadIdx.x; c < cols;
@@ -208,7 +209,6 @@ void cuda_logits(const OpContext *ctx, Tensor logits, const HeadChunk *h)
     Tensor table = h->table;
     table.rows = logits.cols;
     gemm(ctx, OP_LOGITS, GEMM_NT, logits, h->xg, table);
-    logits_scale<<<dim3((unsigned)logits.rows, 64), 256, 0, stream_of(ctx)>>>(
-        (float *)logits.data, logits.stride, logits.cols, h->norm);
-    LAUNCH_CHECK(OP_LOGITS);
+    launch(ctx, OP_LOGITS, logits_scale, dim3((unsigned)logits.rows, 64), 256, (float *)logits.data,
+           logits.stride, logits.cols, h->norm);
 }

@@ -9,6 +9,7 @@ enum { ROWS_A_BLOCK = 16, ROW_BATCH = 4 };  /* rows of a block; rows whose loads
 template <int V>
 __global__ void head_dx_rows(bf16 *dx, int64_t stride, float *partial, HeadChunk h, const float *gamma)
 {
+    after_previous_kernel();
     int64_t cols = h.x.cols, c = (blockIdx.y * (int64_t)blockDim.x + threadIdx.x) * V;
     if (c >= cols) return;
     int64_t block = blockIdx.x * (int64_t)ROWS_A_BLOCK, end = min(block + ROWS_A_BLOCK, h.x.rows);
@@ -60,8 +61,7 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
     dim3 grid((unsigned)((dx.rows + ROWS_A_BLOCK - 1) / ROWS_A_BLOCK),
               (unsigned)((dx.cols + width - 1) / width));
     auto kernel = wide ? head_dx_rows<8> : head_dx_rows<1>;
-    kernel<<<grid, threads, 0, stream_of(ctx)>>>((bf16 *)dx.data, dx.stride, partial, *h, gamma);
-    LAUNCH_CHECK(OP_HEAD_DX);
+    launch(ctx, OP_HEAD_DX, kernel, grid, threads, (bf16 *)dx.data, dx.stride, partial, *h, gamma);
     cuda_column_sums(ctx, OP_HEAD_DX, dgamma, partial, grid.x, dx.cols, accumulate);
 }
 
@@ -69,6 +69,7 @@ void cuda_head_dx(const OpContext *ctx, Tensor dx, float *dgamma, const HeadChun
 template <int V> __global__ void __launch_bounds__(RUN_THREADS, 1)
 head_dw_targets(float *grad, int64_t stride, HeadChunk h)
 {
+    after_previous_kernel();
     sum_runs<V>(grad, stride, h.targets, h.order, h.xg.rows, (const bf16 *)h.xg.data, h.xg.stride, h.xg.cols,
                 [&](int32_t row) { return -h.beta[row]; });
 }
@@ -76,8 +77,7 @@ head_dw_targets(float *grad, int64_t stride, HeadChunk h)
 void cuda_head_dw_targets(const OpContext *ctx, Tensor grad, const HeadChunk *h)
 {
     auto kernel = vectorised(h->xg) && vectorised(grad) ? head_dw_targets<8> : head_dw_targets<1>;
-    kernel<<<run_blocks(h->xg.rows), RUN_THREADS, 0, stream_of(ctx)>>>((float *)grad.data, grad.stride, *h);
-    LAUNCH_CHECK(OP_HEAD_DW);
+    launch(ctx, OP_HEAD_DW, kernel, run_blocks(h->xg.rows), RUN_THREADS, (float *)grad.data, grad.stride, *h);
 }
 
 void cuda_head_dw(const OpContext *ctx, Tensor grad, const HeadChunk *h, bool accumulate)

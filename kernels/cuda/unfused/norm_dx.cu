@@ -7,6 +7,7 @@ template <int V> __global__ void __launch_bounds__(ROW_THREADS)
     norm_bwd(bf16 *out, int64_t stride, const bf16 *product, const bf16 *residual, const bf16 *x,
              int64_t x_stride, int64_t rows, int64_t cols, RowNorm norm, RowSums zdz)
 {
+    after_previous_kernel();
     int64_t row = warp_row();
     if (row >= rows) return;
     float s = norm_pull(row_rstd(norm, row), sum_parts(zdz, row), (float)cols);
@@ -39,8 +40,7 @@ void cuda_norm_dx(const OpContext *ctx, OpId op, Tensor out, Tensor dz, Tensor w
     if (residual_grad.data == out.data) product.data = op_scratch(ctx);
     gemm(ctx, op, GEMM_NN, product, dz, w);
     auto kernel = vectorised(out) && vectorised(x) ? norm_bwd<8> : norm_bwd<1>;
-    kernel<<<row_blocks(out.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)out.data, out.stride, (const bf16 *)product.data, (const bf16 *)residual_grad.data,
-        (const bf16 *)x.data, x.stride, out.rows, out.cols, norm, zdz);
-    LAUNCH_CHECK(op);
+    launch(ctx, op, kernel, row_blocks(out.rows), ROW_THREADS, (bf16 *)out.data, out.stride,
+           (const bf16 *)product.data, (const bf16 *)residual_grad.data, (const bf16 *)x.data, x.stride,
+           out.rows, out.cols, norm, zdz);
 }

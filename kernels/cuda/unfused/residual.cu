@@ -8,6 +8,7 @@ template <int V, bool SUM> __global__ void __launch_bounds__(ROW_THREADS)
     residual_sumsq(bf16 *out, int64_t stride, int64_t rows, int64_t cols, const bf16 *product,
                    const bf16 *residual, RowSums sumsq, bf16 *xg, int64_t xg_stride, const float *gamma)
 {
+    after_previous_kernel();
     constexpr int N = SUM ? BATCH : 2 * BATCH;      /* with one operand, two batches go out together */
     int64_t row = warp_row();
     if (row >= rows) return;
@@ -51,8 +52,6 @@ void cuda_residual(const OpContext *ctx, OpId op, Tensor out, RowSums sumsq, Ten
     Tensor product = gemm_add(ctx, op, out, a, w, residual, &added);
     auto kernel = wide ? (added ? residual_sumsq<8, false> : residual_sumsq<8, true>)
                        : (added ? residual_sumsq<1, false> : residual_sumsq<1, true>);
-    kernel<<<row_blocks(out.rows), ROW_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)out.data, out.stride, out.rows, out.cols, (const bf16 *)product.data,
-        (const bf16 *)residual.data, sumsq, (bf16 *)xg.data, xg.stride, gamma);
-    LAUNCH_CHECK(op);
+    launch(ctx, op, kernel, row_blocks(out.rows), ROW_THREADS, (bf16 *)out.data, out.stride, out.rows, out.cols,
+           (const bf16 *)product.data, (const bf16 *)residual.data, sumsq, (bf16 *)xg.data, xg.stride, gamma);
 }

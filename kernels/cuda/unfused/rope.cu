@@ -20,6 +20,7 @@ template <int V>
 __global__ void __launch_bounds__(ROW_THREADS)
 qkv_rope_fwd(bf16 *qkv, int64_t stride, int64_t rows, int64_t cols, RowNorm norm, Rope rope)
 {
+    after_previous_kernel();
     int64_t row = warp_row();
     if (row >= rows) return;
     bf16 *to = qkv + row * stride;
@@ -41,6 +42,7 @@ template <int V> __global__ void __launch_bounds__(ROW_THREADS)
     qkv_rope_bwd(bf16 *dqkv, int64_t stride, RowSums zdz, const bf16 *qkv, int64_t qkv_stride, int64_t rows,
                  int64_t cols, RowNorm norm, Rope rope)
 {
+    after_previous_kernel();
     int64_t row = warp_row();
     if (row >= rows) return;
     bf16 *to = dqkv + row * stride;
@@ -75,17 +77,14 @@ void cuda_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm
     OpRange range(ctx, OP_QKV);
     gemm(ctx, OP_QKV, GEMM_NT, qkv, x, w);
     auto kernel = wide_rope(qkv, rope) ? qkv_rope_fwd<8> : qkv_rope_fwd<2>;
-    kernel<<<row_blocks(qkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)qkv.data, qkv.stride, qkv.rows,
-                                                                     qkv.cols, norm, rope);
-    LAUNCH_CHECK(OP_QKV);
+    launch(ctx, OP_QKV, kernel, row_blocks(qkv.rows), ROW_THREADS, (bf16 *)qkv.data, qkv.stride, qkv.rows,
+           qkv.cols, norm, rope);
 }
 
 void cuda_qkv_grad(const OpContext *ctx, Tensor dqkv, RowSums zdz, Tensor qkv, RowNorm norm, Rope rope)
 {
     OpRange range(ctx, OP_QKV_GRAD);
     auto kernel = wide_rope(dqkv, rope) && vectorised(qkv) ? qkv_rope_bwd<8> : qkv_rope_bwd<2>;
-    kernel<<<row_blocks(dqkv.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)dqkv.data, dqkv.stride, zdz,
-                                                                      (const bf16 *)qkv.data, qkv.stride,
-                                                                      dqkv.rows, dqkv.cols, norm, rope);
-    LAUNCH_CHECK(OP_QKV_GRAD);
+    launch(ctx, OP_QKV_GRAD, kernel, row_blocks(dqkv.rows), ROW_THREADS, (bf16 *)dqkv.data, dqkv.stride, zdz,
+           (const bf16 *)qkv.data, qkv.stride, dqkv.rows, dqkv.cols, norm, rope);
 }

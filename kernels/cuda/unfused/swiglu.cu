@@ -9,6 +9,7 @@ template <int V>
 __global__ void __launch_bounds__(ROW_THREADS)
 gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t cols, RowNorm norm)
 {
+    after_previous_kernel();
     int64_t row = warp_row();
     if (row >= rows) return;
     float r;
@@ -25,6 +26,7 @@ gate_up_scale(bf16 *xhat, const bf16 *x, int64_t stride, int64_t rows, int64_t c
 __global__ void
 swiglu_fwd(bf16 *y, int64_t y_stride, const bf16 *z, int64_t z_stride, int blocks, unsigned per_row)
 {
+    after_previous_kernel();
     int64_t row = blockIdx.x / per_row;
     int b = blockIdx.x % per_row * blockDim.x + threadIdx.x;
     if (b >= blocks) return;
@@ -44,17 +46,15 @@ void cuda_gate_up(const OpContext *ctx, Tensor z, Tensor y, Tensor x1, Tensor w,
     Tensor xhat = x1;
     xhat.data = op_scratch(ctx);
     xhat.stride = x1.cols;
-    scale<<<row_blocks(x1.rows), ROW_THREADS, 0, stream_of(ctx)>>>((bf16 *)xhat.data, (const bf16 *)x1.data,
-                                                                   x1.stride, x1.rows, x1.cols, norm);
-    LAUNCH_CHECK(OP_GATE_UP);
+    launch(ctx, OP_GATE_UP, scale, row_blocks(x1.rows), ROW_THREADS, (bf16 *)xhat.data, (const bf16 *)x1.data,
+           x1.stride, x1.rows, x1.cols, norm);
 
     gemm(ctx, OP_GATE_UP, GEMM_NT, z, xhat, w);
 
     int blocks = (int)(z.cols / 16), threads = row_threads(blocks, 1);
     unsigned per_row = (blocks + threads - 1) / threads;
-    swiglu_fwd<<<(unsigned)z.rows * per_row, threads, 0, stream_of(ctx)>>>(
-        (bf16 *)y.data, y.stride, (const bf16 *)z.data, z.stride, blocks, per_row);
-    LAUNCH_CHECK(OP_GATE_UP);
+    launch(ctx, OP_GATE_UP, swiglu_fwd, (unsigned)z.rows * per_row, threads, (bf16 *)y.data, y.stride,
+           (const bf16 *)z.data, z.stride, blocks, per_row);
 }
 
 /* What a thread reads of 8 gates and their ups. */
@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(BWD_THREADS, 4)
 swiglu_bwd(bf16 *dz, int64_t dz_stride, bf16 *y, int64_t y_stride, RowSums zdz, const bf16 *z,
            int64_t z_stride, int blocks, RowNorm norm)
 {
+    after_previous_kernel();
     const int64_t row = blockIdx.x;
     bf16 *d = dz + row * dz_stride;
     const bf16 *in = z + row * z_stride;
@@ -122,8 +123,6 @@ void cuda_down_dx(const OpContext *ctx, Tensor dz, Tensor y, RowSums zdz, Tensor
     dy.data = (bf16 *)dz.data + ffn;
     gemm(ctx, OP_DOWN_DX, GEMM_NN, dy, dx, w);
 
-    swiglu_bwd<<<(unsigned)z.rows, BWD_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)dz.data, dz.stride, (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride,
-        (int)(ffn / 8), norm);
-    LAUNCH_CHECK(OP_DOWN_DX);
+    launch(ctx, OP_DOWN_DX, swiglu_bwd, (unsigned)z.rows, BWD_THREADS, (bf16 *)dz.data, dz.stride,
+           (bf16 *)y.data, y.stride, zdz, (const bf16 *)z.data, z.stride, (int)(ffn / 8), norm);
 }

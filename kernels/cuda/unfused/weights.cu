@@ -24,6 +24,7 @@ template <int V> __global__ void
 weight_fold(bf16 *working, const float *master, const float *gamma, int64_t master_rows, int64_t cols,
             RowLayout layout, unsigned per_row)
 {
+    after_previous_kernel();
     int64_t row = block_row(per_row), c = block_col(per_row, V);
     if (c >= cols) return;
     float w[V] = {};
@@ -45,10 +46,8 @@ void cuda_fold(const OpContext *ctx, const Weight *w)
     int V = w->master.cols % 8 == 0 ? 8 : 1;
     unsigned per_row = blocks_per_row(w->master.cols, V);
     auto kernel = V == 8 ? weight_fold<8> : weight_fold<1>;
-    kernel<<<(unsigned)w->working.rows * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(
-        (bf16 *)w->working.data, (const float *)w->master.data, w->gamma, w->master.rows, w->master.cols,
-        w->rows, per_row);
-    LAUNCH_CHECK(OP_FOLD);
+    launch(ctx, OP_FOLD, kernel, (unsigned)w->working.rows * per_row, WEIGHT_THREADS, (bf16 *)w->working.data,
+           (const float *)w->master.data, w->gamma, w->master.rows, w->master.cols, w->rows, per_row);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------------- */
@@ -59,6 +58,7 @@ template <int V> __global__ void __launch_bounds__(WEIGHT_THREADS)
     weight_norm(double *squares, float *dgamma, const float *grad, const float *master, const float *gamma,
                 int64_t rows, int64_t cols, RowLayout layout, unsigned per_row)
 {
+    after_previous_kernel();
     int64_t block = block_row(per_row), c = block_col(per_row, V);
     int64_t first = block * NORM_ROWS, end = min(first + NORM_ROWS, rows);
     float sum = 0, column[V] = {}, scale[V];
@@ -91,6 +91,7 @@ template <int V> __global__ void __launch_bounds__(WEIGHT_THREADS)
 /* out = the sum of x. One block. */
 __global__ void sum_doubles(double *out, const double *x, int64_t count)
 {
+    after_previous_kernel();
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += x[i];
     sum = block_sum(sum);
@@ -100,6 +101,7 @@ __global__ void sum_doubles(double *out, const double *x, int64_t count)
 /* out (+)= the sum over rows of partial, in their order within each of 8 warps. A warp's lanes are columns. */
 __global__ void column_sums(float *out, const float *partial, int64_t rows, int64_t cols, bool accumulate)
 {
+    after_previous_kernel();
     __shared__ float part[8][32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t c = blockIdx.x * (int64_t)32 + lane;
@@ -116,9 +118,7 @@ __global__ void column_sums(float *out, const float *partial, int64_t rows, int6
 void cuda_column_sums(const OpContext *ctx, OpId op, float *out, const float *partial, int64_t rows,
                       int64_t cols, bool accumulate)
 {
-    column_sums<<<(unsigned)((cols + 31) / 32), 256, 0, stream_of(ctx)>>>(out, partial, rows, cols,
-                                                                          accumulate);
-    LAUNCH_CHECK(op);
+    launch(ctx, op, column_sums, (unsigned)((cols + 31) / 32), 256, out, partial, rows, cols, accumulate);
 }
 
 static int64_t norm_blocks(int64_t rows) { return (rows + NORM_ROWS - 1) / NORM_ROWS; }
@@ -146,11 +146,9 @@ static void gradient_norm(const OpContext *ctx, OpId op, const Weight *w, double
     float *dgamma = (float *)op_scratch(ctx);
     double *squares = (double *)(dgamma + column_floats(blocks, cols, w->gamma));
     auto kernel = V == 4 ? weight_norm<4> : weight_norm<1>;
-    kernel<<<(unsigned)blocks * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(
-        squares, dgamma, (const float *)w->grad.data, (const float *)w->master.data, w->gamma, rows, cols,
-        w->rows, per_row);
-    sum_doubles<<<1, 1024, 0, stream_of(ctx)>>>(sumsq, squares, blocks * per_row);
-    LAUNCH_CHECK(op);
+    launch(ctx, op, kernel, (unsigned)blocks * per_row, WEIGHT_THREADS, squares, dgamma,
+           (const float *)w->grad.data, (const float *)w->master.data, w->gamma, rows, cols, w->rows, per_row);
+    launch(ctx, op, sum_doubles, 1, 1024, sumsq, squares, blocks * per_row);
     if (w->gamma) cuda_column_sums(ctx, op, w->dgamma, dgamma, blocks, cols, false);
 }
 
@@ -170,6 +168,7 @@ void cuda_sum_squares(const OpContext *ctx, OpId op, Tensor grad, double *sumsq)
 /* One block. */
 __global__ void weight_clip(const double *sumsq, int count, const Hyper *hyper, StepStats *stats)
 {
+    after_previous_kernel();
     double sum = 0;
     for (int i = threadIdx.x; i < count; i += blockDim.x) sum += sumsq[i];
     sum = block_sum(sum);
@@ -183,8 +182,7 @@ __global__ void weight_clip(const double *sumsq, int count, const Hyper *hyper, 
 void cuda_clip(const OpContext *ctx, const double *sumsq, int count, const Hyper *hyper, StepStats *stats)
 {
     OpRange range(ctx, OP_CLIP);
-    weight_clip<<<1, 256, 0, stream_of(ctx)>>>(sumsq, count, hyper, stats);
-    LAUNCH_CHECK(OP_CLIP);
+    launch(ctx, OP_CLIP, weight_clip, 1, 256, sumsq, count, hyper, stats);
 }
 
 /* ---- update ------------------------------------------------------------------------------------------- */
@@ -210,6 +208,7 @@ template <int V, class M>
 __global__ void __launch_bounds__(WEIGHT_THREADS)
 weight_adamw(Weight w, const Hyper *hyper, const StepStats *stats, unsigned per_row)
 {
+    after_previous_kernel();
     int64_t row = block_row(per_row), c = block_col(per_row, V), cols = w.master.cols;
     if (stats->skipped || c >= cols) return;
     int64_t index = master_row(w.rows, row) * cols + c;
@@ -263,9 +262,8 @@ void cuda_adamw(const OpContext *ctx, const Weight *w, const Hyper *hyper, const
     unsigned per_row = blocks_per_row(w->master.cols, wide ? 8 : 1);
     auto kernel = wide ? (half ? weight_adamw<8, bf16> : weight_adamw<8, float>)
                        : (half ? weight_adamw<1, bf16> : weight_adamw<1, float>);
-    kernel<<<(unsigned)w->master.rows * per_row, WEIGHT_THREADS, 0, stream_of(ctx)>>>(*w, hyper, stats,
-                                                                                      per_row);
-    LAUNCH_CHECK(OP_ADAMW);
+    launch(ctx, OP_ADAMW, kernel, (unsigned)w->master.rows * per_row, WEIGHT_THREADS, *w, hyper, stats,
+           per_row);
 }
 
 /* ---- diagnosis ----------------------------------------------------------------------------------------- */
