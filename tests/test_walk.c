@@ -94,6 +94,20 @@ static void every_tile_has_its_spot(void **state)
                 }
 }
 
+/* Also where the division is off by what the device's may be: two units in the last place (CUDA C++ programming guide,
+ * __fdividef). */
+static void quotients_are_whole(void **state)
+{
+    (void)state;
+    for (int b = 1; b < MOST_TILES; b += 1 + b / 64)
+        for (int64_t multiple = b; multiple <= MOST_TILES; multiple += b)
+            for (int a = (int)multiple - 1; a <= multiple && a < MOST_TILES; a++) {
+                assert_int_equal(quotient(a, b), a / b);
+                const double exact = (a + 0.5) / b, off = exact * ldexp(1, -22);
+                assert_true((int)(exact - off) == a / b && (int)(exact + off) == a / b);
+            }
+}
+
 /* Clusters arrive at their stops and wait there one at a time, in any order: all get to the end, and none passes a stop
  * before all others that have it have arrived. */
 static void check_stops(int tiles, int k_blocks, int clusters, int stride)
@@ -222,7 +236,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_is_covered_once), cmocka_unit_test(last_rounds_are_split),
-        cmocka_unit_test(every_tile_has_its_spot), cmocka_unit_test(nobody_runs_ahead_or_waits_for_ever),
+        cmocka_unit_test(every_tile_has_its_spot), cmocka_unit_test(quotients_are_whole),
+        cmocka_unit_test(nobody_runs_ahead_or_waits_for_ever),
         cmocka_unit_test(bytes_are_those_of_each_round), cmocka_unit_test(what_stays_is_read_once),
         cmocka_unit_test(groups_fill_rounds), cmocka_unit_test(every_cluster_finds_a_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,11 +192,11 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
 {
     Ring<G::STAGES> ring;
     const int rank = cluster_rank();
-    bool paced = rank == 0;
-    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g)) {
+    bool paced = rank == 0 && stops_of(g.walk) > 0;
+    bool backwards = false;     /* every other round: it begins with what the last one has left in L2 */
+    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g), backwards = !backwards) {
         const TilePart part = tile_part(g.walk, step);
         const Corner tile = tile_corner<G>(g, part.tile);
-        const bool backwards = step / step_stride(g) & 1;   /* begins with what the last round has left in L2 */
         int k = (backwards ? part.end - 1 : part.first) * BLOCK_K;
         paced &= step < g.walk.whole;
         for (int block = part.first, end; block < part.end; block = end) {
@@ -239,29 +239,20 @@ template <class G> PTX Corner consumers_corner(Corner tile, int consumer)
 /* The chunks of one consumer in the order in which it works on them, at least one a tile for each 64 rows, even if it is
  * outside. Before tile_end, step t is tile t. */
 template <class G> struct ChunkWalk {
-    const GemmArgs &g;
-    int consumer, tile, row, col, row_end, col_first, col_end;
+    int tile, row, row_end, col, col_first, col_end;
 
-    __device__ ChunkWalk(const GemmArgs &args, int of) : g(args), consumer(of)
+    __device__ void enter(const GemmArgs &g, int consumer)
     {
-        tile = first_step() + (G::TOGETHER ? 0 : consumer * step_stride(g));
-        enter();
-    }
-    __device__ bool more() const { return tile < tile_end(g.walk); }
-    __device__ void enter()
-    {
-        if (!more()) return;
         const Corner corner = consumers_corner<G>(tile_corner<G>(g, tile), consumer);
         row = corner.row, row_end = row + G::CM;
         col = col_first = corner.col, col_end = min(col + G::CN, g.n);
     }
-    __device__ void next()
+    /* False where the tile ends. */
+    __device__ bool next()
     {
-        if ((col += G::COLUMNS) < col_end) return;
+        if ((col += G::COLUMNS) < col_end) return true;
         col = col_first;
-        if ((row += 64) < row_end) return;
-        tile += G::TURNS * step_stride(g);
-        enter();
+        return (row += 64) < row_end;
     }
 };
 
@@ -271,33 +262,42 @@ template <class G> PTX Corner corner_of_chunk(Shared<G> s, int consumer, int buf
     return Corner{corner.x, corner.y};
 }
 
-/* Where a chunk is stays beside its buffer: this warp has too few registers to find it twice. */
+/* Buffers that are free are handed over until no chunk is left; then the oldest is waited for and stored. Where a chunk is
+ * stays beside its buffer: this warp has too few registers to find it twice. */
 template <class G>
 PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
     typedef typename G::Program Program;
-    ChunkWalk<G> ahead(g, consumer);
+    ChunkWalk<G> ahead;
+    Ring<G::BUFFERS> ring;      /* of the buffers to wait for */
     int on_the_way = 0;
-    auto hand_over = [&](int buffer) {
-        store_ints(s.corner(consumer, buffer), ahead.row, ahead.col);
-        if constexpr (Program::LOAD_BYTES > 0) {
-            mbarrier_arrive_expect(s.loaded(consumer, buffer), Program::LOAD_BYTES);
-            Program::fetch(p, s.chunk(consumer, buffer), s.loaded(consumer, buffer), ahead.row, ahead.col);
-        } else {
-            mbarrier_arrive(s.loaded(consumer, buffer));
+    bool inside = false;
+    ahead.tile = first_step() + (G::TOGETHER ? 0 : consumer * step_stride(g));
+#pragma unroll 1
+    for (;;) {
+        if (!inside && ahead.tile < tile_end(g.walk)) ahead.enter(g, consumer), inside = true;
+        if (inside && on_the_way < G::BUFFERS) {
+            const int buffer = (ring.slot + on_the_way) % G::BUFFERS;
+            store_ints(s.corner(consumer, buffer), ahead.row, ahead.col);
+            if constexpr (Program::LOAD_BYTES > 0) {
+                mbarrier_arrive_expect(s.loaded(consumer, buffer), Program::LOAD_BYTES);
+                Program::fetch(p, s.chunk(consumer, buffer), s.loaded(consumer, buffer), ahead.row, ahead.col);
+            } else {
+                mbarrier_arrive(s.loaded(consumer, buffer));
+            }
+            on_the_way++;
+            inside = ahead.next();
+            if (!inside) ahead.tile += G::TURNS * step_stride(g);
+            continue;
         }
-        on_the_way++;
-        ahead.next();
-    };
-    for (int i = 0; i < G::BUFFERS && ahead.more(); i++) hand_over(i);
-    for (Ring<G::BUFFERS> ring; on_the_way > 0; ring.next()) {
-        mbarrier_wait(s.finished(consumer, ring.slot), ring.parity);
+        if (on_the_way == 0) return;
         const Corner done = corner_of_chunk(s, consumer, ring.slot);
+        mbarrier_wait(s.finished(consumer, ring.slot), ring.parity);
         Program::store(p, s.chunk(consumer, ring.slot), done.row, done.col);
-        on_the_way--;
         tma_store_commit();
         tma_store_wait_read();
-        if (ahead.more()) hand_over(ring.slot);
+        on_the_way--;
+        ring.next();
     }
 }
 

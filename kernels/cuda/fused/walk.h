@@ -7,6 +7,7 @@
 enum {
     MOST_PARTS = 4,     /* of a split tile: its owner adds the sums of all */
     LEAST_PART = 8,     /* blocks of K: shorter parts gain less than adding costs */
+    MOST_TILES = 1 << 20,   /* of a product: see quotient */
     PATCH_ROWS = 4,     /* tiles of blocks: see tile_spot */
     PATCH_COLUMNS = 4,
     PACED_BLOCKS = 128, /* tiles with at least so many blocks of K have stops (stops_of) */
@@ -49,16 +50,27 @@ HOST_DEVICE int step_end(TileWalk w) { return w.whole + w.split * w.parts; }
 
 HOST_DEVICE TilePart tile_part(TileWalk w, int step)
 {
-    TilePart p;
-    p.part = step < w.whole ? 0 : (step - w.whole) / w.split;
+    TilePart p = {step, 0, 0, w.k_blocks};
+    if (step < w.whole) return p;
+    p.part = (step - w.whole) / w.split;
     p.tile = step - p.part * w.split;
-    const int parts = step < w.whole ? 1 : w.parts;
-    p.first = p.part * w.k_blocks / parts;
-    p.end = (p.part + 1) * w.k_blocks / parts;
+    p.first = p.part * w.k_blocks / w.parts;
+    p.end = (p.part + 1) * w.k_blocks / w.parts;
     return p;
 }
 
 HOST_DEVICE int least(int a, int b) { return a < b ? a : b; }
+
+/* a / b where a is less than MOST_TILES: what moves data looks for a tile while others wait for it, and an integer's division
+ * takes it several times as long. The half keeps what is rounded off from a whole number. */
+HOST_DEVICE int quotient(int a, int b)
+{
+#ifdef __CUDA_ARCH__
+    return (int)__fdividef((float)a + 0.5f, (float)b);
+#else
+    return (int)(((float)a + 0.5f) / (float)b);
+#endif
+}
 
 typedef struct TileSpot {
     int row, column;
@@ -70,13 +82,14 @@ typedef struct TileSpot {
 HOST_DEVICE TileSpot tile_spot(int tiles_m, int tiles_n, int group, int patch_rows, int t)
 {
     TileSpot spot;
-    const int above = t / (group * tiles_n) * group, height = least(group, tiles_m - above);
-    const int in_group = t - above * tiles_n, left = in_group / (height * PATCH_COLUMNS) * PATCH_COLUMNS;
+    const int above = quotient(t, group * tiles_n) * group, height = least(group, tiles_m - above);
+    const int in_group = t - above * tiles_n, left = quotient(in_group, height * PATCH_COLUMNS) * PATCH_COLUMNS;
     const int width = least(PATCH_COLUMNS, tiles_n - left);
-    const int in_columns = in_group - left * height, down = in_columns / (patch_rows * width) * patch_rows;
+    const int in_columns = in_group - left * height, down = quotient(in_columns, patch_rows * width) * patch_rows;
     const int rows = least(patch_rows, height - down), in_patch = in_columns - down * width;
-    spot.column = left + in_patch / rows;
-    spot.row = above + down + in_patch % rows;
+    const int in_row = quotient(in_patch, rows);
+    spot.column = left + in_row;
+    spot.row = above + down + in_patch - in_row * rows;
     return spot;
 }
 
