@@ -53,6 +53,25 @@ typedef struct Layer {
     double x[D], w[N * D], dz[N], residual[D];
 } Layer;
 
+/* Pair by pair, in as many parts as a row has column tiles: norms, and r of them. */
+static void test_sums_of_squares(void **state)
+{
+    enum { COLS = 1096, PART = 192 };
+    OpTest *test = test_of(state);
+    double want = 0;
+    float sumsq = 0;
+    for (int first = 0; first < COLS; first += PART) {
+        float part = 0;
+        for (int i = first; i < first + PART && i < COLS; i += 2) {
+            const float a = (float)(3 * random_normal(test)), b = (float)random_normal(test);
+            part += squares(a, b), want += (double)a * a + (double)b * b;
+        }
+        sumsq += part;
+    }
+    close_to(sumsq, want, 0, 1e-6);
+    close_to(norm_rstd(sumsq, COLS, 1e-5f), 1 / sqrt(want / COLS + 1e-5), 0, 1e-6);
+}
+
 /* sum dz . (norm(x) W'^T) + sum residual . x: its gradient in x is what norm_grad computes. */
 static double layer_value(void *arg)
 {
@@ -158,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_swiglu, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_rotation, op_test_setup, op_test_teardown),
+        cmocka_unit_test_setup_teardown(test_sums_of_squares, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_norm_gradient, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_anchored_softmax, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_running_sum, op_test_setup, op_test_teardown),

@@ -38,6 +38,9 @@ HOST_DEVICE float fast_exp(float x) { return exp2_approx(x * 1.44269504f); }
 
 /* ---- the norm ------------------------------------------------------------------------------------------ */
 
+/* What a pair of neighbours adds to a sum of squares: of the residual stream, of a weight's gradient. */
+HOST_DEVICE float squares(float a, float b) { return a * a + b * b; }
+
 /* r = 1 / sqrt(mean(x^2) + eps) from the sum of squares over `cols`. */
 HOST_DEVICE float norm_rstd(float sumsq, float cols, float eps) { return reciprocal_root(sumsq / cols + eps); }
 

@@ -31,7 +31,7 @@ template <bool ACCUMULATE> struct Dw : Epilogue {
         for (int i = 0; i < 8; i++) {
             v[i].x += acc[2 * i], v[i].y += acc[2 * i + 1];
             store_pair(Tile::address(buffer, i / 4, i % 4), v[i]);
-            sum += v[i].x * v[i].x + v[i].y * v[i].y;
+            sum += squares(v[i].x, v[i].y);
         }
     }
 

@@ -32,7 +32,7 @@ template <bool XG> struct Residual : Epilogue {
                 float2 residual = unpack(v[i]);
                 v[i] = pack(acc[8 * slice + 2 * i] + residual.x, acc[8 * slice + 2 * i + 1] + residual.y);
                 float2 out = unpack(v[i]);      /* the sum is of what the next op reads */
-                sum.add(i, out.x * out.x + out.y * out.y);
+                sum.add(i, squares(out.x, out.y));
             }
             Tile::store(buffer, slice, v);
             if constexpr (XG) {
