@@ -4,7 +4,7 @@
  *
  *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, in turn with
  *                                   the others, and whether auto runs it; --cache keeps choices for the next process
- *   bench_fused WIDTH OP variants   every variant in turn
+ *   bench_fused WIDTH OP variants   every variant in turn with the unfused op and both products
  *   bench_fused WIDTH OP alone      every variant, the unfused op and both products with the card to themselves,
  *                                   as auto measures; the lowest and the highest of three times
  *   bench_fused WIDTH OP once       every variant and the unfused op once, for a profiler */
@@ -42,12 +42,21 @@ static std::vector<Contender> not_fused(const Case &c)
     return all;
 }
 
-static std::vector<Contender> variants(const Case &c)
+/* Every variant, then what is not fused. */
+static std::vector<Contender> contenders(const Case &c)
 {
     std::vector<Contender> all;
     for (FusedVariant v : variants_of(c))
         all.push_back({variant_name(v), [&c, v] { c.fused(FusedCall{&ctx, c.op, v}); }});
+    for (const Contender &each : not_fused(c)) all.push_back(each);
     return all;
+}
+
+static std::vector<Run> runs_of(const std::vector<Contender> &all)
+{
+    std::vector<Run> runs;
+    for (const Contender &each : all) runs.push_back(each.run);
+    return runs;
 }
 
 static void time_case(const Sizes &s, const Case &c)
@@ -55,9 +64,7 @@ static void time_case(const Sizes &s, const Case &c)
     std::vector<Contender> all = not_fused(c);
     const FusedChoice choice = fused_choose(&ctx, shape_of(c), c.fused, c.unfused);
     all.insert(all.begin(), {variant_name(choice.variant), [&] { c.fused(FusedCall{&ctx, c.op, choice.variant}); }});
-    std::vector<Run> runs;
-    for (const Contender &each : all) runs.push_back(each.run);
-    const std::vector<double> ms = hot_times(runs);
+    const std::vector<double> ms = hot_times(runs_of(all));
     printf("%-4s %-17s %s  fused %7.3f ms %4.0f TFLOP/s  unfused %7.3f ms  unfused/fused %.3f  free epilogue %.3f  "
            "fused/product %.3f  auto runs %s\n",
            s.name, c.name.c_str(), all[0].name.c_str(), ms[0], c.flops / ms[0] * 1e-9, ms[1], ms[1] / ms[0],
@@ -67,22 +74,18 @@ static void time_case(const Sizes &s, const Case &c)
 
 static void time_variants(const Sizes &s, const Case &c)
 {
-    const std::vector<Contender> all = variants(c);
-    std::vector<Run> runs;
-    for (const Contender &each : all) runs.push_back(each.run);
-    prepare(c);
-    const std::vector<double> ms = hot_times(runs);
+    const std::vector<Contender> all = contenders(c);
+    const std::vector<double> ms = hot_times(runs_of(all));
     for (size_t i = 0; i < all.size(); i++)
-        printf("%-4s %-17s %s  %7.3f ms\n", s.name, c.name.c_str(), all[i].name.c_str(), ms[i]);
+        printf("%-4s %-17s %-14s %7.3f ms  %.3f of the best product\n", s.name, c.name.c_str(), all[i].name.c_str(),
+               ms[i], ms[i] / ms.back());
     fflush(stdout);
 }
 
 static void time_each_alone(const Sizes &s, const Case &c)
 {
-    std::vector<Contender> all = variants(c);
-    for (const Contender &each : not_fused(c)) all.push_back(each);
-    std::vector<Run> runs;
-    for (const Contender &each : all) runs.push_back(each.run);
+    const std::vector<Contender> all = contenders(c);
+    const std::vector<Run> runs = runs_of(all);
     std::vector<std::vector<double>> us(all.size());
     for (int pass = 0; pass < 3; pass++) {
         const std::vector<double> now = time_alone(&ctx, "bench", runs);

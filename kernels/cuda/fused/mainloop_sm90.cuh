@@ -496,7 +496,9 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
         registers_give<LOADER_REGISTERS>();
         if (lane_of_warp() == 0) {
             if (warp == 0) load_operands<G>(g, &a, &b, s);
-            else if (G::BUFFERS > 0 && warp <= CONSUMERS) move_chunks<G>(g, p, s, warp - 1);
+            else if constexpr (G::BUFFERS > 0) {
+                if (warp <= CONSUMERS) move_chunks<G>(g, p, s, warp - 1);
+            }
         }
         __syncwarp();   /* the other lanes sleep meanwhile */
     } else {
