@@ -41,7 +41,8 @@ typedef struct Training {
     double          elapsed_before; /* seconds of training in earlier parts of the run */
     int64_t         checkpoint_step;/* of the newest checkpoint, -1 = none */
     int             claim;          /* descriptor that keeps the run directory from others, 0 = none */
-    bool            other_kernels;  /* resumed: another fusion or attention than before */
+    bool            other_kernels;  /* resumed: a GPU adds in another order than before, and ... */
+    bool            other_parts;    /* ... any device does, over other parts of the batch */
     int64_t         memory_used;    /* bytes; asked for now and then, because a GPU's driver answers slowly */
 } Training;
 
@@ -328,6 +329,9 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     if (ok) choices_restore(&t->state, &t->setup.backend);
     if (ok && t->other_kernels && !t->setup.backend.device->host_memory)
         fprintf(stderr, "note: other kernels than before, so this continuation is not bitwise the same\n");
+    if (ok && t->other_parts)
+        fprintf(stderr, "note: the batch is worked on in other parts than before, so this continuation is not bitwise the "
+                "same\n");
     free(dir);
     ok = ok && setup_check_tokenizer(&t->setup, t->state.tokenizer, errors);
     int64_t data_tokens = loader_tokens(t->setup.train);
@@ -379,10 +383,11 @@ static int finish(Training *t, Errors *errors, int code)
     return code;
 }
 
-/* Compares the config with the one the run began with: what shapes model and data must be the same. other_kernels: whether a
- * GPU would now compute with others. */
-static void check_resumed_config(const Config *c, bool *other_kernels, Errors *errors)
+/* Compares the config with the one the run began with: what shapes model and data must be the same. Notes what keeps the
+ * continuation from being bitwise. */
+static void check_resumed_config(Training *t, Errors *errors)
 {
+    const Config *c = t->setup.config;
     char *path = files_join(c->run.dir, "config.json");
     Errors broken = {0};
     ConfigLoad *saved = path ? config_load(path, 0, NULL, &broken) : NULL;
@@ -390,8 +395,12 @@ static void check_resumed_config(const Config *c, bool *other_kernels, Errors *e
         setup_derive(config_values(saved));     /* an imported run has not been started yet */
         const Config *before = config_values(saved);
         config_diff(before, c, errors, stderr);
-        *other_kernels = memcmp(&before->fusion, &c->fusion, sizeof c->fusion) ||
-                         before->train.attention != c->train.attention;
+        t->other_kernels = memcmp(&before->fusion, &c->fusion, sizeof c->fusion) ||
+                           before->train.attention != c->train.attention ||
+                           before->train.deterministic != c->train.deterministic ||
+                           before->train.workspace_mib != c->train.workspace_mib;
+        t->other_parts = before->train.micro_batch != c->train.micro_batch ||
+                         before->train.accum != c->train.accum || before->train.head_chunk != c->train.head_chunk;
     } else {
         errors_add(errors, "--resume: %s/config.json cannot be read, so nothing tells what to continue",
                    c->run.dir);
@@ -515,7 +524,7 @@ static int train_command(int argc, char **argv)
     if (errors.count) setup_find_data(setup, &errors);
     else setup_data(setup, &errors);
     if (!resume || setup_check_place(setup, config_path, &errors)) run_check(c->run.dir, start, &errors);
-    if (resume && !errors.count) check_resumed_config(c, &t.other_kernels, &errors);
+    if (resume && !errors.count) check_resumed_config(&t, &errors);
     if (start == RUN_OVERWRITE && run_owns(c->run.dir, c->data.tokenizer))
         errors_add(&errors, "data.tokenizer = %s belongs to the run that --run.overwrite=true would delete; name another "
                    "run.dir, or copy it", c->data.tokenizer);

@@ -67,6 +67,7 @@ typedef struct Result {
     double  loss[2];        /* of the first step and of the last */
     double  weights_s;      /* seconds for the initial weights */
     double  first_step_s;   /* seconds of the first step: measures, makes plans, records */
+    size_t  memory_before;  /* bytes in use without a model: on a GPU, its context */
 } Result;
 
 /* One JSON line. Sorts ms. */
@@ -83,10 +84,10 @@ static void print_result(const Llama *model, const Config *c, const Backend *bac
     double tokens = (double)c->train.tokens_per_step, flops = llama_flops_per_token(&model->shape) * tokens;
     printf("{\"device\":\"%s\",\"hardware\":\"%s\",\"tokens_per_step\":%.0f,\"step_ms\":%.4f,\"step_ms_p90\":"
            "%.4f,"
-           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"steps\":%lld,"
+           "\"tok_per_s\":%.1f,\"tflops\":%.3f,\"plan_bytes\":%zu,\"mem_bytes\":%zu,\"context_bytes\":%zu,\"steps\":%lld,"
            "\"first_loss\":%s,\"last_loss\":%s,\"weights_s\":%.2f,\"first_step_s\":%.2f}\n",
            backend->ops->name, backend->hardware, tokens, median, p90, tokens / median * 1e3,
-           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), (long long)steps,
+           flops / median * 1e-9, model->memory_bytes, backend_memory_used(backend), r->memory_before, (long long)steps,
            texts[0], texts[1], r->weights_s, r->first_step_s);
     fflush(stdout);
 }
@@ -97,9 +98,9 @@ static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double
     const Config *c = setup->config;
     Backend *backend = &setup->backend;
     Batch batch = {0};
+    Result r = {.ms = ms, .memory_before = backend_memory_used(backend)};
     Llama *model = llama_create(c, backend->act, LLAMA_TRAIN, backend->ops, backend->device, &backend->ctx, 0,
                                 errors);
-    Result r = {.ms = ms};
     double start = machine_seconds();
     bool ok = model && batch_create(&batch, (int)c->train.micro_batch, (int)c->train.seq_len) &&
               llama_init(model, c);

@@ -11,7 +11,8 @@ process, a ratio the median over the rounds, with half the distance between the 
 beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot from the same
 work, so that no time to launch counts; a step of ours goes from one wait to the next, as in training. Both sides add
 in FP32 (allow_bf16_reduced_precision_reduction is off). Ours leaves the gradients of the norms' weights to the
-optimiser's pass over the weights, once a step: a layer's time is without them.
+optimiser's pass over the weights, once a step: a layer's time is without them. Memory is PyTorch's largest sum of
+allocations, and of ours what the device has given away since the context was there, libraries included.
 Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import argparse
@@ -233,10 +234,11 @@ def compare_steps(options, results):
         same = "fp32" if "fp32" in options.recipes else options.recipes[0]
         peak = max(r["peak_bytes"] for r in found[same])
         for key, value in found.items():
-            size = max(r.get("peak_bytes") or r["plan_bytes"] for r in value)
+            size = max(r.get("peak_bytes") or r["mem_bytes"] - r["context_bytes"] for r in value)
             ratio = ratio_text(times[faster], times[key]) if key in options.fusion else ""
+            plan = f"   {size / value[0]['plan_bytes']:.3f} of the plan" if key in options.fusion else ""
             print(f"  seq {seq}: {names[key]:28s} {TOKENS / statistics.median(times[key]) * 1e3:12.0f}   {ratio:27s} "
-                  f"{size / 2**30:10.2f}   {size / peak:.3f}", flush=True)
+                  f"{size / 2**30:10.2f}   {size / peak:.3f}{plan}", flush=True)
 
 
 def compare_layers(options, results):

@@ -2,6 +2,7 @@
 """The set-up step and the test runner where something is wrong, and the README's key reference."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,20 @@ def test_setup_says_what_is_missing():
     for words in ("Missing: cJSON OpenBLAS cmocka", "dnf install", "EXTRA_CFLAGS"):
         expect(words in result.stdout, words, result)
     expect(not (tree / "build" / "deps.mk").exists(), "an incomplete result was kept")
+
+
+def test_kernels_that_overlap_wait_first():
+    """launch.cuh: without the wait a kernel reads what the one ahead of it has not written yet."""
+    found = 0
+    for path in (ROOT / "kernels" / "cuda").rglob("*.cu"):
+        text = re.sub(r"__launch_bounds__\(.*?\)", "", path.read_text())
+        if not re.search(r"\blaunch\((ctx|call\.ctx),", text):
+            continue
+        for name, first in re.findall(r"__global__\s+void\s+(\w+)\([^{]*\{\s*(.*)", text):
+            if f"{name}<<<" not in text:
+                found += 1
+                expect(first.startswith("after_previous_kernel();"), f"{path.name}: {name} begins with {first}")
+    expect(found > 20, f"only {found} kernels were found")
 
 
 def test_readme_has_every_key():

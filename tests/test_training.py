@@ -74,6 +74,23 @@ def same_end(a, b, step=24):
         assert checkpoint(a, step, file) == checkpoint(b, step, file), f"{file} differs"
 
 
+def close_runs(a, b):
+    first, second = losses(a), losses(b)
+    assert sorted(first) == sorted(second)
+    for step in first:
+        assert abs(first[step][0] - second[step][0]) < 2e-5 * first[step][0], (step, first[step], second[step])
+
+
+def stopped_at_step_7(name):
+    """The config of a run that is as WORK/whole was then."""
+    root = os.path.join(WORK, name)
+    shutil.copytree(os.path.join(WORK, "whole"), root)
+    for later in glob.glob(root + "/checkpoints/step-*"):
+        if not later.endswith("00000007"):
+            shutil.rmtree(later)
+    return config(name)
+
+
 random.seed(5)
 # 45 rows of 15 tokens in two shards: 24 steps of 6 rows are three epochs and more
 write_shard(os.path.join(WORK, "train0.bin"), [random.randrange(131) for _ in range(15 * 30 + 4)])
@@ -85,13 +102,8 @@ run(config("whole"))
 
 @test
 def resume_is_bitwise_across_an_epoch_edge_with_accumulation():
-    path = config("parts")
-    shutil.copytree(os.path.join(WORK, "whole"), os.path.join(WORK, "parts"))
-    root = os.path.join(WORK, "parts")
-    for later in glob.glob(root + "/checkpoints/step-*"):
-        if not later.endswith("00000007"):
-            shutil.rmtree(later)
-    run(path, "--resume")
+    told = run(stopped_at_step_7("parts"), "--resume").stderr
+    assert "not bitwise" not in told, told
     same_end("whole", "parts")
 
 
@@ -125,23 +137,18 @@ def killed_run_continues_bitwise_from_its_last_checkpoint():
 
 @test
 def other_libraries_are_told_not_bitwise():
-    path = config("moved")
-    root = os.path.join(WORK, "moved")
-    shutil.copytree(os.path.join(WORK, "whole"), root)
-    for later in glob.glob(root + "/checkpoints/step-*"):
-        if not later.endswith("00000007"):
-            shutil.rmtree(later)
+    path, root = stopped_at_step_7("moved"), os.path.join(WORK, "moved")
     header = json.loads(open(os.path.join(root, "log.jsonl")).readline())
     core = "Prescott" if "Nehalem" in header["libraries"] else "Nehalem"
     told = run(path, "--resume", environment={"OPENBLAS_CORETYPE": core}).stderr     # counts as another library
     assert "other library versions" in told and "not bitwise" in told, told
 
 
-def close_runs(a, b):
-    first, second = losses(a), losses(b)
-    assert sorted(first) == sorted(second)
-    for step in first:
-        assert abs(first[step][0] - second[step][0]) < 2e-5 * first[step][0], (step, first[step], second[step])
+@test
+def other_parts_of_the_batch_are_told_not_bitwise():
+    told = run(stopped_at_step_7("rechunked"), "--resume", "--train.head_chunk=7").stderr
+    assert "other parts than before" in told and "not bitwise" in told, told
+    close_runs("whole", "rechunked")
 
 
 @test

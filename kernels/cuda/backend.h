@@ -31,11 +31,12 @@ struct CudaBackend {
     int64_t          cache_bytes;       /* of the L2 cache */
     bool             said_measuring;
     bool             sm90;              /* Hopper: the fused kernels run */
+    bool             overlap;           /* separate kernels may begin before the one ahead has ended: launch.cuh */
     Gpcs             gpcs;              /* of Hopper */
     unsigned        *finished_blocks;   /* device: blocks of a kernel that are done; 0 between kernels */
     unsigned        *parts_arrived;     /* device, [multiprocessors]: of a split tile; 0 between kernels */
     double           ran_flops[OP_COUNT];       /* of an op's largest call that had the choice, and ... */
-    bool             unfit[OP_COUNT];   /* ... whether its fused form does not take that */
+    bool             unfit[OP_COUNT];   /* ... whether its fused form, or cuDNN, does not take that */
     char             choices[OP_COUNT][96];     /* texts that Ops.choice returned */
     OpTimes         *times;             /* NULL: ops are not timed */
     nvtxDomainHandle_t ranges;          /* "llama" */

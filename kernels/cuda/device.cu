@@ -191,6 +191,9 @@ void *cuda_backend_open(const CudaOptions *options, Errors *errors)
     CUDA_CHECK("open", cudaMemsetAsync(b->finished_blocks, 0, counters, b->stream));
     b->parts_arrived = b->finished_blocks + 1;
     b->sm90 = gpu.major == 9 && gpu.minor == 0;
+    cudaFuncAttributes attributes;
+    CUDA_CHECK("open", cudaFuncGetAttributes(&attributes, image_probe));
+    b->overlap = attributes.ptxVersion >= 90;   /* what was compiled for older GPUs has no waits in it */
     if (b->sm90) b->gpcs = gpcs_open(b->multiprocessors, b->stream);
     snprintf(b->gpu, sizeof b->gpu, "%s", gpu.name);
     snprintf(b->versions, sizeof b->versions, "%s, driver %d.%d, CUDA %d.%d, cublasLt %zu, %s, kernels %d", gpu.name,

@@ -30,16 +30,27 @@ static __device__ __forceinline__ void after_previous_kernel()
 
 /* ---- on the host --------------------------------------------------------------------------------------- */
 
-/* Starts an op's kernel. Only on Hopper does it overlap: elsewhere code for older GPUs may run, which does not wait. */
+static inline cudaLaunchAttribute may_overlap()
+{
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return attribute;
+}
+
+/* Starts an op's kernel. It overlaps where the code that runs was compiled for Hopper: the other code does not wait. What the
+ * kernel reads may be written while it starts, so it must not be read as constant (__ldg, const __restrict__). */
 template <class... Parameters, class... Arguments>
 static void launch(const OpContext *ctx, OpId op, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
                    Arguments... arguments)
 {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute overlap = may_overlap();
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks, config.blockDim = threads, config.stream = stream_of(ctx);
-    config.attrs = &overlap, config.numAttrs = backend_of(ctx)->sm90;
-    CUDA_CHECK(op_name(op), cudaLaunchKernelEx(&config, kernel, arguments...));
+    config.attrs = &overlap, config.numAttrs = backend_of(ctx)->overlap;
+    const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+    if (status == cudaSuccess) return;
+    const char *name = "a kernel";
+    cudaFuncGetName(&name, (const void *)kernel);
+    cuda_fail(__FILE__, __LINE__, op_name(op), name, cudaGetErrorString(status));
 }

@@ -31,11 +31,23 @@ static size_t cuda_workspace_bytes(const OpContext *ctx, int64_t rows, int64_t h
     });
 }
 
+/* For the table of choices: whether cuDNN took the op's largest call. */
+static void note_attention(const OpContext *ctx, OpId op, AttentionShape s, bool taken)
+{
+    CudaBackend *b = backend_of(ctx);
+    const double flops = 2.0 * s.batch * s.heads * s.head_dim * s.seq * s.seq;
+    if (flops < b->ran_flops[op]) return;
+    b->ran_flops[op] = flops;
+    b->unfit[op] = !taken;
+}
+
 static void cuda_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv, AttentionShape shape)
 {
     OpRange range(ctx, OP_ATTENTION);
     bool library = backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN;
-    if (!library || !cudnn_attention(ctx, o, lse, qkv, shape)) reference_attention(ctx, o, lse, qkv, shape);
+    bool taken = library && cudnn_attention(ctx, o, lse, qkv, shape);
+    note_attention(ctx, OP_ATTENTION, shape, taken);
+    if (!taken) reference_attention(ctx, o, lse, qkv, shape);
 }
 
 static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
@@ -43,8 +55,16 @@ static void cuda_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Te
 {
     OpRange range(ctx, OP_ATTENTION_BWD);
     bool library = backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN;
-    if (!library || !cudnn_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape))
-        reference_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape);
+    bool taken = library && cudnn_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape);
+    note_attention(ctx, OP_ATTENTION_BWD, shape, taken);
+    if (!taken) reference_attention_bwd(ctx, dqkv, d_o, qkv, o, lse, shape);
+}
+
+static const char *attention_choice(const CudaBackend *b, OpId op)
+{
+    if (b->options.attention != CUDA_ATTENTION_CUDNN || !cudnn_built()) return "reference kernel";
+    if (!b->ran_flops[op]) return "cuDNN, where it can; else the reference kernel";
+    return b->unfit[op] ? "reference kernel: cuDNN does not take this" : "cuDNN";
 }
 
 static const char *cuda_choice(const OpContext *ctx, OpId op)
@@ -57,9 +77,7 @@ static const char *cuda_choice(const OpContext *ctx, OpId op)
     case OP_DOWN_DW: case OP_GATE_UP_DW: case OP_OUT_DX: case OP_OUT_DW: case OP_QKV_DW:
         return "cublasLt";
     case OP_ATTENTION: case OP_ATTENTION_BWD:
-        return backend_of(ctx)->options.attention == CUDA_ATTENTION_CUDNN && cudnn_built()
-                   ? "cuDNN, where it can; else the reference kernel"
-                   : "reference kernel";
+        return attention_choice(backend_of(ctx), op);
     default:
         return "separate kernel";
     }

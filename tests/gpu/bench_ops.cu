@@ -4,8 +4,8 @@
  *
  * Each op is recorded once; every kernel of the recording that is ours is then timed by itself, so the table
  * shows the kernels exactly as the ops launch them, in turn with a copy of 2 GiB and one that moves as many
- * bytes as the kernel: starting and ending takes either some microseconds. Bytes are what a kernel must read
- * and write at least. */
+ * bytes as the kernel: starting and ending takes either some microseconds. A kernel follows itself, so on Hopper it starts
+ * while the one before it ends (launch.cuh), which copies do not. Bytes are what a kernel must read and write at least. */
 #include "kernels/cuda/vec.cuh"
 #include "tests/gpu/gpu_data.cuh"
 #include <algorithm>
@@ -69,13 +69,11 @@ static void copy(double bytes)
 /* As `launch` does. */
 static void launch_again(const cudaKernelNodeParams &p)
 {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute overlap = may_overlap();
     cudaLaunchConfig_t config = {};
     config.gridDim = p.gridDim, config.blockDim = p.blockDim, config.dynamicSmemBytes = p.sharedMemBytes;
     config.stream = stream();
-    config.attrs = &overlap, config.numAttrs = backend_of(&ctx)->sm90;
+    config.attrs = &overlap, config.numAttrs = backend_of(&ctx)->overlap;
     CUDA_CHECK("bench", cudaLaunchKernelExC(&config, p.func, p.kernelParams));
 }
 

@@ -3,7 +3,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-GpuTest *gpu_test_create(CudaAttention attention, size_t bytes)
+GpuTest *gpu_test_create(CudaAttention attention, size_t host_bytes)
 {
     GpuTest *test = calloc(1, sizeof *test);
     Errors errors = {0};
@@ -14,17 +14,20 @@ GpuTest *gpu_test_create(CudaAttention attention, size_t bytes)
         exit(1);
     }
     test->gpu.stream = cuda_backend_stream(test->gpu.backend);
-    test->host_size = 2 * bytes, test->device_size = bytes;
+    test->host_size = host_bytes;
     test->host = malloc(test->host_size);
-    test->device = cuda_device.alloc(test->device_size);
     assert_non_null(test->host);
-    assert_non_null(test->device);
     return test;
+}
+
+static void release_all(GpuTest *test)
+{
+    while (test->device_count) cuda_device.release(test->device[--test->device_count]);
 }
 
 void gpu_test_destroy(GpuTest *test)
 {
-    cuda_device.release(test->device);
+    release_all(test);
     cuda_backend_close(test->gpu.backend);
     free(test->host);
     free(test);
@@ -32,7 +35,8 @@ void gpu_test_destroy(GpuTest *test)
 
 void gpu_test_reset(GpuTest *test)
 {
-    test->host_used = test->device_used = 0;
+    test->host_used = 0;
+    release_all(test);
     test->random = 1;
     test->cpu.workspace_bytes = (size_t)256 << 20;
     test->cpu.workspace = host_take(test, test->cpu.workspace_bytes);
@@ -50,9 +54,9 @@ void *host_take(GpuTest *test, size_t bytes)
 
 void *device_take(GpuTest *test, size_t bytes)
 {
-    char *at = test->device + test->device_used;
-    test->device_used += (bytes + 255) / 256 * 256;
-    assert_true(test->device_used <= test->device_size);
+    assert_true(test->device_count < GPU_TEST_MOST);
+    void *at = test->device[test->device_count++] = cuda_device.alloc(bytes);
+    assert_non_null(at);
     assert_int_equal(cudaMemset(at, 0xFF, bytes), cudaSuccess);     /* NaN as f32 and as bf16 */
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);         /* the ops use another stream */
     return at;

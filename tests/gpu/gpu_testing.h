@@ -13,11 +13,16 @@ typedef struct OpSizes {
     int64_t hidden, ffn, vocab, chunk;
 } OpSizes;
 
-/* Two contexts and an arena on each side; both arenas are empty again at every test's start. */
+enum { GPU_TEST_MOST = 256 };
+
+/* Two contexts, an arena on the host, and allocations on the device, one each, so that compute-sanitizer sees where a tensor
+ * ends. All are free again at every test's start. */
 typedef struct GpuTest {
     OpContext cpu, gpu;
-    char     *host, *device;        /* arenas */
-    size_t    host_used, device_used, host_size, device_size;
+    char     *host;
+    size_t    host_used, host_size;
+    void     *device[GPU_TEST_MOST];
+    int       device_count;
     uint64_t  random;
     OpSizes   size;                 /* of the ops under test */
 } GpuTest;
@@ -27,7 +32,7 @@ typedef struct Both {
     Tensor cpu, gpu;
 } Both;
 
-GpuTest *gpu_test_create(CudaAttention attention, size_t bytes);
+GpuTest *gpu_test_create(CudaAttention attention, size_t host_bytes);
 void     gpu_test_destroy(GpuTest *test);
 void     gpu_test_reset(GpuTest *test);
 

@@ -99,7 +99,7 @@ static void make_batch(Batch *batch, const Sizes *s, uint64_t key)
     }
 }
 
-static StepStats train_step(Llama *model, const Batch *batch, int step, float lr, float weight_decay)
+static StepStats accumulated_step(Llama *model, const Batch *batch, int accum, int step, float lr, float weight_decay)
 {
     Hyper hyper = {.lr = lr,
                    .beta1 = 0.9f,
@@ -112,8 +112,14 @@ static StepStats train_step(Llama *model, const Batch *batch, int step, float lr
                    .bias1 = 1 - powf(0.9f, (float)(step + 1)),
                    .bias2 = 1 - powf(0.95f, (float)(step + 1))};
     llama_begin_step(model);
-    llama_micro_step(model, batch, 1.0f / (float)batch->valid, true, true);
+    for (int i = 0; i < accum; i++)
+        llama_micro_step(model, batch, 1.0f / (float)(accum * batch->valid), i == 0, i + 1 == accum);
     return llama_update(model, &hyper);
+}
+
+static StepStats train_step(Llama *model, const Batch *batch, int step, float lr, float weight_decay)
+{
+    return accumulated_step(model, batch, 1, step, lr, weight_decay);
 }
 
 static float *all_masters(const Llama *model, int64_t *count)
@@ -300,19 +306,21 @@ static void a_step_allocates_nothing_and_waits_once(void **state)
 {
     enum { WARM_UP = 3, STEPS = 5 };
     OpContext ctx = gpu_context(*(const FusionMode *)*state);
-    for (int i = 0; i < SHAPES; i++) {
-        ConfigLoad *load = make_config(&shapes[i]);
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        const int accum = i < SHAPES ? 1 : 3;
+        ConfigLoad *load = make_config(&shapes[i % SHAPES]);
+        config_values(load)->train.accum = accum;
         Llama *model = make_model(config_values(load), &ctx, true);
         Batch batch = {0};
         size_t before, after, total;
-        make_batch(&batch, &shapes[i], 1);
+        make_batch(&batch, &shapes[i % SHAPES], 1);
         for (int step = 0; step < WARM_UP + STEPS; step++) {
             if (step == WARM_UP) {
                 assert_int_equal(cudaMemGetInfo(&before, &total), cudaSuccess);
                 assert_true(allocations > 0 && waits >= WARM_UP);
                 allocations = waits = 0;
             }
-            train_step(model, &batch, step, 1e-3f, 0.1f);
+            accumulated_step(model, &batch, accum, step, 1e-3f, 0.1f);
         }
         assert_int_equal(allocations, 0);
         assert_int_equal(waits, STEPS);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Whole runs of ./train on the GPU: with separate kernels, fused ones and measured choices, a run that stops
-and resumes ends with the bits of one that does not, and validation and samples work. Standard library only.
+and resumes ends with the bits of one that does not, a second start measures nothing, and validation and samples
+work. Standard library only.
 Prints one "ok - " or "not ok - " line a test.
 """
 import json
@@ -61,6 +62,7 @@ def make_data(folder):
 
 def write_config(folder, name, fusion):
     values = json.loads(json.dumps(CONFIG))
+    values["train"]["moments"] = "bf16" if fusion == "all" else "fp32"
     values["run"]["dir"] = os.path.join(folder, name)
     values["data"] |= {"train": os.path.join(folder, "train.bin"), "val": os.path.join(folder, "val.bin")}
     values["fusion"] = fusion
@@ -134,6 +136,13 @@ def resume_is_bitwise(folder, fusion):
     return f"{same_end(first, second)} tensors, {len(before)} measured choices"
 
 
+def second_start_measures_nothing(folder, fusion):
+    cold, warm = (train(os.path.join(folder, "kept"), write_config(folder, name, fusion), "--train.steps=3").stderr
+                  for name in ("cold", "warm"))
+    assert "measuring which kernels" in cold, cold[-2000:]
+    assert "measuring which kernels" not in warm, warm[-2000:]
+
+
 def validates_and_samples(folder):
     """In training, and by the commands that read a checkpoint."""
     run, cache = os.path.join(folder, "whole"), os.path.join(folder, "cache")
@@ -158,6 +167,7 @@ def main():
             make_data(folder)
             check(f"resume is bitwise, fusion={fusion}", resume_is_bitwise, folder, fusion)
             check(f"validation and samples, fusion={fusion}", validates_and_samples, folder)
+            check(f"a second start measures nothing, fusion={fusion}", second_start_measures_nothing, folder, fusion)
     sys.exit(failures != 0)
 
 

@@ -1,7 +1,6 @@
 /* Which implementation of an op runs, and what the fused one takes. */
 #include "kernels/cuda/fused/dispatch.h"
 #include "kernels/cuda/fused/autotune.h"
-#include "kernels/cuda/fused/walk.h"
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -104,7 +103,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
     if (key_of(shape.op) == FUSE_COUNT)
         cuda_fail(__FILE__, __LINE__, op_name(shape.op), "key_of", "the op has no fusion key");
     if (mode == FUSION_OFF) return library(out);
-    fits = fits && (shape.m / 128 + 1) * (shape.n / 128 + 1) < MOST_TILES;
+    fits = fits && fused_tiles_fit(shape.m, shape.n);
     note(ctx, shape, fits);
     if (!fits) return library(out);
     Tensor elsewhere = out;

@@ -2,6 +2,7 @@
  * in kernels/ops.h, for BF16 operands; fused/dispatch.cu decides which implementation runs. */
 #pragma once
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/fused/walk.h"
 
 /* Tiles of the output, rows x columns. Consumers in turns: 128x192, 192x128; each half the rows: 256x128, 256x192, or half
  * the columns: 192x256. */
@@ -36,6 +37,12 @@ static inline int fused_tile_cols(FusedTile tile)
 
 /* Columns for which a tile's epilogue leaves one sum. */
 static inline int fused_sum_cols(FusedTile tile) { return tile == TILE_192x256 ? 128 : fused_tile_cols(tile); }
+
+/* Whether tiles of an output [rows, cols] can be counted, whatever their size: see quotient in walk.h. */
+static inline bool fused_tiles_fit(int64_t rows, int64_t cols)
+{
+    return (rows / 128 + 1) * (cols / 128 + 1) < MOST_TILES;
+}
 
 /* Whether a weight gradient [rows, cols] has tiles for most multiprocessors. Smaller ones are left to
  * cublasLt, which splits a long K: shorter sums lose less to rounding. */

@@ -30,6 +30,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     g.tiles_m = (int)((m + G::BM * cluster - 1) / (G::BM * cluster));
     g.tiles_n = (int)((n + G::BN - 1) / G::BN);
     g.group = std::max(1, call.variant.group / cluster);
+    if (!fused_tiles_fit(m, n)) cuda_fail(__FILE__, __LINE__, op, "fused_tiles_fit", "too many tiles");
     const int most = walk_clusters(g.tiles_m * g.tiles_n, backend->multiprocessors / cluster);
     g.walk = tile_walk(g.tiles_m * g.tiles_n, (int)((k + BLOCK_K - 1) / BLOCK_K), most);
     const int clusters = std::min(step_end(g.walk), most);
@@ -50,8 +51,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {(unsigned)cluster, 1, 1};
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1] = may_overlap();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(clusters * cluster));
     config.blockDim = dim3(GEMM_THREADS);

@@ -140,7 +140,7 @@ struct Corner {
 template <class G> PTX Corner tile_corner(const GemmArgs &g, int tile)
 {
     int group = g.group;
-    asm volatile("" : "+r"(group));     /* or what divisions by it need stays in registers while products run */
+    asm volatile("" : "+r"(group));     /* or what quotients by it need stays in registers while products run */
     const TileSpot spot = tile_spot(g.tiles_m, g.tiles_n, group, PATCH_ROWS / g.cluster, tile);
     return Corner{(spot.row * g.cluster + (int)cluster_rank()) * G::BM, spot.column * G::BN};
 }
@@ -161,6 +161,7 @@ PTX int first_step()
     return (int)load_of_block(shared_address(&place_of_cluster()), 0);
 }
 
+/* Remains a division: with clusters counted by the host single blocks were slower, docs/FUSED.md, "Finding the next tile". */
 PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
 
 /* At block `block` of a tile that is not split: see stops_of. False when others have not come for long: then they do not run
@@ -262,7 +263,7 @@ template <class G> PTX Corner corner_of_chunk(Shared<G> s, int consumer, int buf
     return Corner{corner.x, corner.y};
 }
 
-/* Buffers that are free are handed over until no chunk is left; then the oldest is waited for and stored. Where a chunk is
+/* While a buffer is free and a chunk is left, it is handed over; otherwise the oldest is waited for and stored. Where a chunk is
  * stays beside its buffer: this warp has too few registers to find it twice. */
 template <class G>
 PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)

@@ -341,7 +341,7 @@ static size_t shared_bytes(int dim, int rows, int tiles)
 }
 
 /* The batch shares x with the tiles: y and z end at 65,535. */
-static void launch(void (*kernel)(Attention), OpId op, cudaStream_t stream, const Attention &a, int rows,
+static void launch_attention(void (*kernel)(Attention), OpId op, cudaStream_t stream, const Attention &a, int rows,
                    int heads, int batch, size_t shared)
 {
     dim3 grid((unsigned)batch * (unsigned)tiles_of(rows), (unsigned)heads, (unsigned)stretches_of(a.dim));
@@ -360,7 +360,7 @@ void reference_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv,
 {
     Attention a = training_view(qkv, lse, s);
     a.o = (bf16 *)o.data, a.o_stride = o.stride, a.o_batch = s.seq * o.stride;
-    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, s.seq, s.heads, s.batch,
+    launch_attention(attention_fwd, OP_ATTENTION, stream_of(ctx), a, s.seq, s.heads, s.batch,
            shared_bytes(a.dim, 1, 2));
 }
 
@@ -377,8 +377,8 @@ void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tens
         a, rows);
     LAUNCH_CHECK(OP_ATTENTION_BWD);
     size_t shared = shared_bytes(a.dim, 2, 2);
-    launch(attention_bwd_q, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.heads, s.batch, shared);
-    launch(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.kv_heads, s.batch, shared);
+    launch_attention(attention_bwd_q, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.heads, s.batch, shared);
+    launch_attention(attention_bwd_kv, OP_ATTENTION_BWD, stream_of(ctx), a, s.seq, s.kv_heads, s.batch, shared);
 }
 
 void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_cache, Tensor v_cache,
@@ -398,6 +398,6 @@ void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_
     a.queries = (int)qkv.rows, a.past = (int)past, a.keys = (int)(past + qkv.rows);
     a.doc_start = nullptr;
     a.o = (bf16 *)o.data, a.o_stride = o.stride;
-    launch(attention_fwd, OP_ATTENTION, stream_of(ctx), a, a.queries, s.heads, 1,
+    launch_attention(attention_fwd, OP_ATTENTION, stream_of(ctx), a, a.queries, s.heads, 1,
            shared_bytes(a.dim, 1, 2));
 }
