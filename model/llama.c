@@ -347,7 +347,8 @@ static void micro_step(Llama *model)
     backward(model);
 }
 
-/* Whether sum G^2 of the weight has been left behind by its weight-gradient GEMM. */
+/* Whether sum G^2 of the weight has been left behind by its weight-gradient GEMM. The head's has not: targets are taken off
+ * behind the product, and a tied table's gradient gets the embedding's added. */
 static bool has_sumsq(const Llama *model, int weight)
 {
     if (weight == model->embed || weight == model->head || weight == model->final_norm) return false;

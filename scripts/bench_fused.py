@@ -5,11 +5,11 @@
     python3 scripts/bench_fused.py [--program PATH] [--op OP] [--runs N] [1b 8b 70b]
 
 variant: the one that auto chooses; auto: what it then runs, by the times, alone and in turn, that the first process
-measures. ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and the
-distance between the lowest and the highest. A difference inside that spread is called equal. free: the ratio if the
-epilogue cost nothing, the unfused op over its product alone. over product: time of the fused op over that of the
-product alone as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own kernels (v0.1) on an H200
-that is as hot, and whether ours is ahead of it.
+measures. ratio: unfused / fused, above 1 the fused op is faster; the median over the processes, and half the
+distance between the lowest and the highest. A difference inside the whole distance is called equal. free: the ratio
+if the epilogue cost nothing, the unfused op over its product alone. over product: time of the fused op over that of
+the product alone as cublasLt chooses by itself. CODA: the same number for CODA's or quack's own kernels (v0.1) on an
+H200 that is as hot, and whether ours is ahead of it; level: within 0.005.
 """
 import argparse
 import os
@@ -65,9 +65,11 @@ def print_op(width, op, runs):
 
     ratio, spread, word = compared([float(run[7]) for run in runs])
     theirs = coda(op, width)
-    against = "" if theirs is None else "ahead" if middle(9) < theirs else "behind"
+    against = ""
+    if theirs is not None:
+        against = "level" if abs(middle(9) - theirs) < 0.005 else "ahead" if middle(9) < theirs else "behind"
     row = [width, op, runs[0][3], f"{middle(4):.3f}", f"{middle(5):.0f}", f"{middle(6):.3f}", f"{ratio:.3f}",
-           f"{spread:.3f}", word, runs[0][10], f"{middle(8):.3f}", f"{middle(9):.3f}", str(theirs or ""), against]
+           f"{spread / 2:.3f}", word, runs[0][10], f"{middle(8):.3f}", f"{middle(9):.3f}", str(theirs or ""), against]
     print("| " + " | ".join(row) + " |", flush=True)
 
 
@@ -81,7 +83,7 @@ def print_sum(width, ops, name, parts):
         ratios.append(unfused / sum(float(run[4] if run[10] == "fused" else run[6]) for run in runs))
         free.append(unfused / sum(min(float(run[4]), float(run[6]) / float(run[8])) for run in runs))
     ratio, spread, word = compared(ratios)
-    row = [width, name + ", as auto runs them", "", "", "", "", f"{ratio:.3f}", f"{spread:.3f}", word, "",
+    row = [width, name + ", as auto runs them", "", "", "", "", f"{ratio:.3f}", f"{spread / 2:.3f}", word, "",
            f"{statistics.median(free):.3f}", "", "", ""]
     print("| " + " | ".join(row) + " |", flush=True)
 
@@ -99,7 +101,7 @@ def main():
     if not os.access(options.program, os.X_OK):
         sys.exit(f"{options.program} is not there: make {options.program}, or name it with --program")
 
-    print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | spread | | auto | free | over product | CODA | |")
+    print("| width | op | variant | fused ms | TFLOP/s | unfused ms | ratio | +- | | auto | free | over product | CODA | |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as cache:
         for width in options.widths:

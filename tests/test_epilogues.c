@@ -149,10 +149,16 @@ static void test_running_sum(void **state)
         for (int j = 0; j < V; j++) logit[j] = 30 * random_normal(test);
         for (int j = 0; j < V; j++) others += j == TARGET ? 0 : exp(logit[j] - logit[TARGET]);
         RunningSum total = {-INFINITY, 0}, empty = {0, 0};
-        for (int j = 0; j < V;) {
+        for (int j = 0, end; j < V; j = end) {     /* a tile's chunks, of which some hold nothing that counts */
             RunningSum piece = {-INFINITY, 0};
-            for (int end = j + 1 + (int)random_below(test, 40); j < end && j < V; j++)
-                if (j != TARGET) piece = running_merge(piece, (RunningSum){(float)logit[j], 1});
+            end = j + 1 + (int)random_below(test, 40);
+            if (end > V) end = V;
+            for (int at = j; at < end; at += 4) {
+                float chunk[4];
+                for (int i = 0; i < 4; i++)
+                    chunk[i] = at + i < end && at + i != TARGET ? (float)logit[at + i] : -INFINITY;
+                piece = running_add(piece, chunk, 4);
+            }
             total = running_merge(running_merge(total, empty), piece);
         }
         close_to(running_loss(total, (float)logit[TARGET]), log1p(others), 1e-6, 2e-5);

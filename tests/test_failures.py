@@ -281,11 +281,13 @@ def test_two_calls_do_not_write_one_directory():
     (TMP / "some.txt").write_text("a few words, again and again\n" * 40000)
     words = [str(ROOT / "train"), "tokenize", str(TMP / "some.txt"), f"--out={TMP / 'twice'}", "--tokenizer=train:400"]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
-        for _ in range(500):
+        for _ in range(5000):
             if (TMP / "twice" / ".tokenize.tmp").exists():
                 break
-            time.sleep(0.01)
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)   # or it may be done before the second has begun
         refused(train(*words[1:]), "another process", str(TMP / "twice"))
+        first.send_signal(signal.SIGCONT)
         first.communicate(timeout=120)
     expect(first.returncode == 0 and (TMP / "twice" / "train.bin").exists(), first.returncode)
 

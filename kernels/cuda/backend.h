@@ -29,7 +29,8 @@ struct CudaBackend {
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
     int64_t          cache_bytes;       /* of the L2 cache */
-    bool             said_measuring;
+    bool             said_measuring, measuring;
+    double           measured_s;        /* seconds that choices have taken: timing.h */
     bool             sm90;              /* Hopper: the fused kernels run */
     bool             overlap;           /* separate kernels may begin before the one ahead has ended: launch.cuh */
     Gpcs             gpcs;              /* of Hopper */
@@ -90,9 +91,6 @@ std::string cache_read(const std::string &file);
 /* Adds a line. Runs may share the file, so it goes out in one write; the line break before it ends what a full
  * disk may have left of an earlier one. Where it cannot be written, says so once and clears *file. */
 void cache_append(std::string *file, const std::string &line);
-
-/* Says on stderr, once a backend, that the start takes longer because kernels are measured. */
-void say_measuring(CudaBackend *backend);
 
 /* Whether a product is worth measuring: it is large, and not over the few rows of a prompt, whose number is
  * another each time. */

@@ -55,12 +55,3 @@ void cache_append(std::string *file, const std::string &line)
             strerror(errno));
     file->clear();
 }
-
-void say_measuring(CudaBackend *backend)
-{
-    if (backend->said_measuring) return;
-    backend->said_measuring = true;
-    const char *folder = backend->options.cache_dir;
-    fprintf(stderr, "note: measuring which kernels are fastest at these sizes, up to a minute%s%s\n",
-            folder ? "; for later starts kept in " : "", folder ? folder : "");
-}

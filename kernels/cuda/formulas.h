@@ -125,6 +125,19 @@ HOST_DEVICE RunningSum running_merge(RunningSum a, RunningSum b)
     return out;
 }
 
+/* Adds `count` values of one row; -INFINITY stands for one that does not count. A NaN stays in the sum. */
+HOST_DEVICE RunningSum running_add(RunningSum total, const float *x, int count)
+{
+    float most = total.most;
+    int counts = 0;
+    for (int i = 0; i < count; i++) most = fmaxf(most, x[i]), counts |= x[i] != -INFINITY;
+    if (!counts) return total;
+    total.sum *= fast_exp(total.most - most);
+    for (int i = 0; i < count; i++) total.sum += fast_exp(x[i] - most);
+    total.most = most;
+    return total;
+}
+
 /* Cross entropy of a row: log(1 + sum over the others of exp(logit - the target's)). */
 HOST_DEVICE float running_loss(RunningSum others, float target_logit)
 {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/timing.h"
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 
 /* How long a run settles before it is measured, and for how long: first all of them, then PASSES times what is near the
  * best. A window of 60 ms on a card at its power limit differs from the next by up to 2 %. */
@@ -11,6 +13,7 @@ enum { PASSES = 2, NEAREST = 3 };   /* so that all shapes of a model take less t
 static const double NEAR = 1.04;    /* times the best */
 static const float SHORT_MS = 1;    /* shorter runs are recorded, as many as take so long */
 static const float LEAST_MS = 1e-3f;    /* what events can tell apart */
+static const double ENOUGH_S = 40;  /* of measuring at a start */
 enum { MOST_RUNS = 200 };           /* of each part: runs that are short do not come near the power limit */
 
 namespace {
@@ -80,6 +83,27 @@ struct Clock {
 
 }
 
+static double now_s()
+{
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Measuring::Measuring(CudaBackend *of) : backend(of), begin(now_s()), inside(of->measuring)
+{
+    const char *folder = backend->options.cache_dir;
+    if (!backend->said_measuring)
+        fprintf(stderr, "note: measuring which kernels are fastest at these sizes, up to a minute%s%s\n",
+                folder ? "; for later starts kept in " : "", folder ? folder : "");
+    backend->said_measuring = backend->measuring = true;
+}
+
+Measuring::~Measuring()
+{
+    if (inside) return;     /* a fused op's choice makes those of its library's products */
+    backend->measured_s += now_s() - begin;
+    backend->measuring = false;
+}
+
 std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
 {
     Clock clock = {stream_of(ctx), Events(op, 2)};
@@ -89,7 +113,7 @@ std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::
     std::sort(near.begin(), near.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
     const double limit = NEAR * us[near[0]];
     while (near.size() > NEAREST || us[near.back()] > limit) near.pop_back();
-    if (near.size() < 2) return us;
+    if (near.size() < 2 || backend_of(ctx)->measured_s > ENOUGH_S) return us;
     for (size_t i : near) us[i] = 0;
     for (int pass = 0; pass < PASSES; pass++, std::reverse(near.begin(), near.end()))
         for (size_t i : near) us[i] += clock.alone(runs[i], NEXT) * 1e3 / PASSES;

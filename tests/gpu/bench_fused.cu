@@ -1,9 +1,10 @@
 /* Fused ops against the unfused ones and against cublasLt's product alone, on a hot card: by the fastest
  * algorithm that it proposes, which the unfused op uses ("free epilogue": the gain if the epilogue cost
- * nothing), and by the one that it chooses itself (fused/product).
+ * nothing), and by the one that it chooses itself (fused/product). Fused and unfused alternate; then, fewer times,
+ * both take turns with the two products.
  *
- *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, in turn with
- *                                   the others, and whether auto runs it; --cache keeps choices for the next process
+ *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, and whether auto
+ *                                   runs it; --cache keeps choices for the next process
  *   bench_fused WIDTH OP variants   every variant in turn with the unfused op and both products
  *   bench_fused WIDTH OP alone      every variant, the unfused op and both products with the card to themselves,
  *                                   as auto measures; the lowest and the highest of three times
@@ -12,7 +13,7 @@
 #include "tests/gpu/fused_cases.cuh"
 #include <map>
 
-enum { ROUNDS = 60 };
+enum { ROUNDS = 60, PRODUCT_ROUNDS = 20 };
 static const double HOT_US = 250e3;     /* of the same work before anything counts */
 
 /* Median milliseconds of each run, taken in turn on a hot card. */
@@ -64,11 +65,12 @@ static void time_case(const Sizes &s, const Case &c)
     std::vector<Contender> all = not_fused(c);
     const FusedChoice choice = fused_choose(&ctx, shape_of(c), c.fused, c.unfused);
     all.insert(all.begin(), {variant_name(choice.variant), [&] { c.fused(FusedCall{&ctx, c.op, choice.variant}); }});
-    const std::vector<double> ms = hot_times(runs_of(all));
+    const std::vector<double> ms = hot_times({all[0].run, all[1].run});
+    const std::vector<double> beside = time_in_turn(&ctx, "bench", runs_of(all), PRODUCT_ROUNDS);
     printf("%-4s %-17s %s  fused %7.3f ms %4.0f TFLOP/s  unfused %7.3f ms  unfused/fused %.3f  free epilogue %.3f  "
            "fused/product %.3f  auto runs %s\n",
            s.name, c.name.c_str(), all[0].name.c_str(), ms[0], c.flops / ms[0] * 1e-9, ms[1], ms[1] / ms[0],
-           ms[1] / ms[3], ms[0] / ms[2], choice.fused ? "fused" : "library");
+           beside[1] / beside[3], beside[0] / beside[2], choice.fused ? "fused" : "library");
     fflush(stdout);
 }
 

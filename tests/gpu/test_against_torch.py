@@ -12,8 +12,8 @@ import sys
 import tempfile
 
 TOOL = os.environ.get("GPU_MODEL_TOOL", "build/cuda/tests/gpu/test_gpu_model")
-VOCAB = 4096
-SIZES = dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=4, num_attention_heads=8,
+VOCAB = 4864        # like the intermediate size, enough for weight gradients to be fused too
+SIZES = dict(hidden_size=512, intermediate_size=2432, num_hidden_layers=4, num_attention_heads=8,
              num_key_value_heads=4, vocab_size=VOCAB, max_position_embeddings=512)
 SEQUENCES, SEQ, LR = 8, 256, 3e-4
 ROOM, LEAST_ERROR = 1.1, 1e-4

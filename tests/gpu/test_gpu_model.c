@@ -35,7 +35,8 @@ typedef struct Sizes {
 static const Sizes shapes[] = {
     {"odd, tied, documents", 2, 60, 72, 3, 1, 20, 131, 3, 37, 50, true, true, true},
     {"grouped heads, untied", 3, 128, 264, 8, 2, 16, 1000, 2, 130, 0, false, false, false},
-    {"head size 64, tied", 3, 256, 704, 4, 2, 64, 2048, 4, 128, 256, true, false, true},
+    /* gate/up and the head have weight gradients that are large enough to be fused */
+    {"head size 64, tied", 3, 256, 4864, 4, 2, 64, 10240, 4, 128, 256, true, false, true},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -333,6 +334,28 @@ static void a_step_allocates_nothing_and_waits_once(void **state)
     gpu_context_close(&ctx);
 }
 
+/* Heads of 20 are no multiple of 64. */
+static void the_table_names_what_is_not_fused(void **state)
+{
+    OpContext ctx = gpu_context(*(const FusionMode *)*state);
+    if (strncmp(cuda_ops.choice(&ctx, OP_QKV), "fused", 5)) {
+        gpu_context_close(&ctx);
+        skip();
+    }
+    ConfigLoad *load = make_config(&shapes[0]);
+    Llama *model = make_model(config_values(load), &ctx, true);
+    Batch batch = {0};
+    make_batch(&batch, &shapes[0], 1);
+    train_step(model, &batch, 0, 1e-3f, 0.1f);
+    assert_non_null(strstr(cuda_ops.choice(&ctx, OP_QKV), "does not take these sizes"));
+    assert_null(strstr(cuda_ops.choice(&ctx, OP_HEAD_EVAL), "does not take"));      /* has not run */
+    assert_int_equal(strncmp(cuda_ops.choice(&ctx, OP_ATTENTION), "reference kernel", 16), 0);  /* documents */
+    batch_free(&batch);
+    llama_destroy(model);
+    config_free(load);
+    gpu_context_close(&ctx);
+}
+
 /* ---- launches of a layer ------------------------------------------------------------------------------- */
 
 /* What a recording would launch: it is counted and never run. */
@@ -543,6 +566,7 @@ int main(int argc, char **argv)
         BOTH_WAYS(steps_have_the_same_bits),
         BOTH_WAYS(validation_and_logits_match_the_cpu),
         BOTH_WAYS(a_step_allocates_nothing_and_waits_once),
+        cmocka_unit_test_prestate(the_table_names_what_is_not_fused, &fused),
         cmocka_unit_test_prestate(a_layer_launches_at_most_fifteen_kernels, &fused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

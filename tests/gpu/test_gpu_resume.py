@@ -16,11 +16,11 @@ import tempfile
 
 TRAIN = os.path.abspath("./train")
 STEPS, STOP, SEQ = 12, 6, 256
-VOCAB = 2048        # like the other sizes, enough for fused kernels to be measured against separate ones
+VOCAB = 5120        # like ffn, enough for weight gradients to be fused too
 CONFIG = {
     "schema_version": 1,
     "run": {"device": "cuda", "log_every": 1},
-    "model": {"layers": 2, "hidden": 512, "ffn": 1024, "heads": 8, "kv_heads": 4, "vocab": VOCAB,
+    "model": {"layers": 2, "hidden": 512, "ffn": 2560, "heads": 8, "kv_heads": 4, "vocab": VOCAB,
               "tie_embeddings": True},
     "train": {"steps": STEPS, "seq_len": SEQ, "micro_batch": 4, "accum": 2, "lr": 1e-3, "warmup_steps": 3,
               "deterministic": True},

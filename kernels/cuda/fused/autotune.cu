@@ -211,7 +211,7 @@ FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,
     cudaStreamCaptureStatus capture;
     CUDA_CHECK(op_name(shape.op), cudaStreamIsCapturing(stream_of(ctx), &capture));
     if (capture == cudaStreamCaptureStatusNone && fused) {
-        say_measuring(backend);
+        const Measuring measuring(backend);
         measure(ctx, &choice, variants, fused, library);
         cache_append(&table->file, line_of(choice));
     } else if (const FusedChoice *like = alike(table, shape)) {

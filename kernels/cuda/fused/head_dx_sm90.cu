@@ -3,8 +3,8 @@
 #include "kernels/cuda/fused/launch_sm90.cuh"
 
 struct HeadDx : Epilogue {
-    typedef Tile16<64> Tile;
-    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = Tile::BYTES;
+    typedef Tile16<32> Tile;    /* narrow chunks: fewer numbers in registers beside a large tile's sums */
+    static constexpr int COLUMNS = Tile::COLS, BUFFER = Tile::BYTES, LOAD_BYTES = Tile::BYTES;
     struct Params {
         CUtensorMap x, dx;
         const float *alpha, *beta, *s, *gamma;
@@ -34,12 +34,12 @@ struct HeadDx : Epilogue {
         tma_load(buffer, &p.x, ready, col, row);
     }
 
-    __device__ void chunk(const Params &p, float (&acc)[32], uint32_t buffer, Rows rows, int col)
+    __device__ void chunk(const Params &p, float (&acc)[COLUMNS / 2], uint32_t buffer, Rows rows, int col)
     {
-        uint32_t all[4][4];
+        uint32_t all[COLUMNS / 16][4];
         Tile::load(all, buffer);
 #pragma unroll
-        for (int slice = 0; slice < 4; slice++) {
+        for (int slice = 0; slice < COLUMNS / 16; slice++) {
             uint32_t(&v)[4] = all[slice];
 #pragma unroll
             for (int left = 0; left < 4; left += 2) {       /* both rows of one pair of columns */
@@ -74,8 +74,8 @@ void fused_head_dx(const FusedCall &call, Tensor dx, float *dgamma, const HeadCh
                    bool accumulate)
 {
     HeadDx::Params p = {};
-    p.x = tensor_map(op_name(call.op), h->x, 64, 64);
-    p.dx = tensor_map(op_name(call.op), dx, 64, 64);
+    p.x = tensor_map(op_name(call.op), h->x, HeadDx::COLUMNS, 64);
+    p.dx = tensor_map(op_name(call.op), dx, HeadDx::COLUMNS, 64);
     p.alpha = h->alpha, p.beta = h->beta, p.s = h->s, p.gamma = gamma;
     p.targets = h->targets;
     p.table = (const bf16 *)h->table.data;

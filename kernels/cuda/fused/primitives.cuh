@@ -195,18 +195,9 @@ struct RowRunningSum {
 
     __device__ __forceinline__ void clear() { half[0] = half[1] = RunningSum{-INFINITY, 0}; }
 
-    /* Adds `count` values of one row; -INFINITY stands for one that does not count. A NaN stays in the sum. */
     template <int COUNT> __device__ __forceinline__ void add(int h, const float (&x)[COUNT])
     {
-        float most = half[h].most;
-        bool counts = false;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) most = fmaxf(most, x[i]), counts |= x[i] != -INFINITY;
-        if (!counts) return;
-        float sum = half[h].sum * fast_exp(half[h].most - most);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) sum += fast_exp(x[i] - most);
-        half[h] = RunningSum{most, sum};
+        half[h] = running_add(half[h], x, COUNT);
     }
 
     /* Leaves the tile's maximum and sum of each row, as RowSum does. */

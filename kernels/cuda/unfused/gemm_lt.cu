@@ -310,7 +310,7 @@ static void choose(const OpContext *ctx, const char *op, GemmEntry *e, Tensor d,
     if (capture != cudaStreamCaptureStatusNone || (in_place && op_scratch_bytes(ctx) < bytes) ||
         !worth_measuring(s.form == GEMM_TN ? s.k : s.m, 2.0 * s.m * s.n * s.k))
         return;
-    say_measuring(backend_of(ctx));
+    const Measuring measuring(backend_of(ctx));
     choose_fastest(ctx, op, e, algos, in_place ? op_scratch(ctx) : d.data, a, b, c, bytes);
     cache_append(&backend_of(ctx)->gemms->file, entry_line(*e));
 }

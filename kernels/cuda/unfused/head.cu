@@ -122,7 +122,8 @@ template <int W> __global__ void __launch_bounds__(ROW_THREADS) head_rows(HeadCh
     h.s[row] = r * alpha * q / (float)cols;
 }
 
-/* Adds sum w loss and the clamped rows to stats, in one fixed order. One block in all. */
+/* Adds sum w loss and the clamped rows to stats, in one fixed order: of all rows, so behind the kernel that has them. One
+ * block in all. */
 __global__ void head_stats(const float *loss, const float *weights, int64_t rows, StepStats *stats)
 {
     after_previous_kernel();
