@@ -5,15 +5,23 @@
 #define VOCAB_ALIGN 128
 #define HEAD_CHUNK_PER_HIDDEN 4     /* fewer rows read and write the head's gradient too often (MATH.md, 3) */
 
+#define LARGE_LOGITS ((int64_t)1 << 30)     /* bytes; smaller ones of a whole micro-batch may stand in memory */
+
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t head_chunk(const Config *config, int64_t rows, int64_t vocab_padded, Dtype act)
+{
+    if (config->train.head_chunk) return min64(config->train.head_chunk, rows);
+    const bool large = rows * vocab_padded > LARGE_LOGITS / (int64_t)dtype_bytes(act);
+    return min64(HEAD_CHUNK_PER_HIDDEN * config->model.hidden, large ? (rows + 1) / 2 : rows);
+}
 
 LlamaShape llama_shape(const Config *config, Dtype act)
 {
     int64_t heads = config->model.heads, kv_heads = config->model.kv_heads;
     int64_t head_dim = config->model.head_dim ? config->model.head_dim : config->model.hidden / heads;
     int64_t rows = config->train.micro_batch * config->train.seq_len;
-    int64_t chunk = config->train.head_chunk ? config->train.head_chunk
-                                             : HEAD_CHUNK_PER_HIDDEN * config->model.hidden;
+    int64_t vocab_padded = (config->model.vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN;
     return (LlamaShape){
         .layers = (int)config->model.layers,
         .heads = (int)heads,
@@ -22,14 +30,14 @@ LlamaShape llama_shape(const Config *config, Dtype act)
         .hidden = config->model.hidden,
         .ffn = config->model.ffn,
         .vocab = config->model.vocab,
-        .vocab_padded = (config->model.vocab + VOCAB_ALIGN - 1) / VOCAB_ALIGN * VOCAB_ALIGN,
+        .vocab_padded = vocab_padded,
         .q_cols = heads * head_dim,
         .kv_cols = kv_heads * head_dim,
         .qkv_cols = (heads + 2 * kv_heads) * head_dim,
         .sequences = (int)config->train.micro_batch,
         .seq = (int)config->train.seq_len,
         .rows = rows,
-        .head_chunk = min64(chunk, rows),
+        .head_chunk = head_chunk(config, rows, vocab_padded, act),
         .tied = config->model.tie_embeddings,
         .keep_y = config->train.recompute == RECOMPUTE_NONE,
         .norm_eps = (float)config->model.norm_eps,

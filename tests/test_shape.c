@@ -48,6 +48,23 @@ static void flops_by_hand(void **state)
     assert_true(llama_flops_per_token(&s) == 4416.0);
 }
 
+/* Four times hidden, but never all rows where their logits, 2 bytes each here, take more than a GiB. */
+static void large_logits_never_stand_whole(void **state)
+{
+    (void)state;
+    Config c = shape(32, 4096, 14336, 32, 8, 128256, false);
+    assert_int_equal(llama_shape(&c, DTYPE_BF16).head_chunk, 4096);      /* all rows: 0.98 GiB */
+    assert_int_equal(llama_shape(&c, DTYPE_F32).head_chunk, 2048);
+    c.train.micro_batch = 8;
+    assert_int_equal(llama_shape(&c, DTYPE_BF16).head_chunk, 8192);
+    c.train.micro_batch = 32;
+    assert_int_equal(llama_shape(&c, DTYPE_BF16).head_chunk, 16384);
+    c.train.seq_len = 4229, c.train.micro_batch = 1;
+    assert_int_equal(llama_shape(&c, DTYPE_BF16).head_chunk, 2115);
+    c.train.head_chunk = 1 << 20;       /* as asked */
+    assert_int_equal(llama_shape(&c, DTYPE_BF16).head_chunk, 4229);
+}
+
 /* Llama 3.2 1B at sequence 2048: 6 x 1,235,748,864 in matrices (all but the 33 norms)
  * + 12 x 16 x 2048 x 2048. */
 static void flops_of_1b(void **state)
@@ -91,7 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_parameter_counts),
         cmocka_unit_test(flops_by_hand),
-        cmocka_unit_test(flops_of_1b),
+        cmocka_unit_test(large_logits_never_stand_whole), cmocka_unit_test(flops_of_1b),
         cmocka_unit_test(plan_counts_every_class),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
