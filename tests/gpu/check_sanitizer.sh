@@ -16,12 +16,17 @@ report() { # name, whether it holds, detail
     if [ "$2" = 0 ]; then echo "ok - $1"; else echo "not ok - $1: $3"; failed=1; fi
 }
 
+# Leaves the log and the exit code; false, and says so, where the program has nothing to check.
+sanitize() { # tool, program and its arguments
+    "$sanitizer" --tool "$@" >"$log" 2>&1
+    status=$?
+    ! grep -m1 '^not checked' "$log"
+}
+
 memory() { # name, program and its arguments
     name=$1
     shift
-    "$sanitizer" --tool memcheck "$@" >"$log" 2>&1
-    status=$?
-    if grep -q '^not checked' "$log"; then grep -m1 '^not checked' "$log"; return; fi
+    sanitize memcheck "$@" || return
     [ $status = 0 ] && grep -q 'ERROR SUMMARY: 0 errors' "$log"
     report "memcheck of $name" $? "exit code $status, $(grep -m1 -E 'Invalid|ERROR SUMMARY|not supported' "$log")"
 }
@@ -32,9 +37,7 @@ libraries='access at (cudnn|void cudnn|nvjet|cutlass|void cutlass|cublas|void cu
 races() { # name, program and its arguments
     name=$1
     shift
-    "$sanitizer" --tool racecheck "$@" >"$log" 2>&1
-    status=$?
-    if grep -q '^not checked' "$log"; then grep -m1 '^not checked' "$log"; return; fi
+    sanitize racecheck "$@" || return
     theirs=$(grep 'Race reported' "$log" | grep -cE "$libraries")
     ours=$(grep 'Race reported' "$log" | grep -cvE "$libraries")
     [ $status = 0 ] && grep -q 'RACECHECK SUMMARY' "$log" && [ "$ours" = 0 ]
