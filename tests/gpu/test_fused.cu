@@ -121,7 +121,7 @@ static int check_again(const Sizes &s, const Case &c, const FusedCall &call, con
     return !good;
 }
 
-/* Of a fused result from the unfused one, which rounds more often: three times BF16's half last digit. */
+/* Of a fused result from the unfused one, which rounds more often: three of BF16's last digit. */
 static const double MOST_APART = 1.2e-2;
 
 /* Of a sum in FP32: below it, which of two is nearer is chance. */

@@ -23,8 +23,8 @@ struct Gpcs {
 Gpcs gpcs_open(int multiprocessors, cudaStream_t stream);
 
 /* Counts for the next kernel on `stream`. A kernel takes its places while the one before it may still run, so neighbours must
- * not share counts: kernels take turns at two of them, and recorded ones at two others. That is enough because each
- * kernel that lets the next one begin early first waits for the end of the one before it, and because nothing begins before a graph
+ * not share counts: kernels take turns at two of them, and recorded ones at two others. That is enough because each kernel
+ * that lets the next one begin early first waits for the end of the one before it, and because nothing begins before a graph
  * that is launched ahead of it has ended, nor the graph before what is ahead of it. One stream only. */
 ClusterCounts *gpcs_counts(Gpcs *gpcs, cudaStream_t stream);
 

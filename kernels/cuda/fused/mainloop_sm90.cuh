@@ -263,8 +263,8 @@ template <class G> PTX Corner corner_of_chunk(Shared<G> s, int consumer, int buf
     return Corner{corner.x, corner.y};
 }
 
-/* While a buffer is free and a chunk is left, it is handed over; otherwise the oldest is waited for and stored. Where a chunk is
- * stays beside its buffer: this warp has too few registers to find it twice. */
+/* While a buffer is free and a chunk is left, it is handed over; otherwise the oldest is waited for and stored. Where a chunk
+ * is stays beside its buffer: this warp has too few registers to find it twice. */
 template <class G>
 PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s, int consumer)
 {
