@@ -124,6 +124,10 @@ static int check_again(const Sizes &s, const Case &c, const FusedCall &call, con
 /* Of a fused result from the unfused one, which rounds more often: three of BF16's last digit. */
 static const double MOST_APART = 1.2e-2;
 
+/* In the worst patch. One exponential may stand out in it, and the unfused head rounds the logit: half of a last
+ * digit between 8 and 16 is 3.1e-2. */
+static double most_apart_in_a_patch(const Case &c) { return (c.op == OP_HEAD ? 4 : 2) * MOST_APART; }
+
 /* Of a sum in FP32: below it, which of two is nearer is chance. */
 static const double SUM_ERROR = 1e-6;
 
@@ -170,7 +174,8 @@ static int check_case(const Sizes &s, const Case &c)
             const double error = o.want ? error_of(o, rows[i], want[i]) : 0;
             unsigned long long touched = strays(o.t);
             double bar = c.bar ? c.bar : c.left ? 1e-5 : std::max(1.1 * unfused_error[i], SUM_ERROR);
-            bool good = ((apart.all < MOST_APART && apart.worst < 2 * MOST_APART) || c.bar) && error <= bar && !touched;
+            const bool near = apart.all < MOST_APART && apart.worst < most_apart_in_a_patch(c);
+            const bool good = (near || c.bar) && error <= bar && !touched;
             failed += !good;
             printf("%s - %s, %s %s, %s: error %.2e, unfused %.2e, apart %.1e, a patch %.1e, strays %llu\n",
                    good ? "ok" : "not ok", s.name, c.name.c_str(), o.name, variant_name(v), error,
