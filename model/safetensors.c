@@ -219,7 +219,7 @@ static bool add_file(Safetensors *st, const char *path, Errors *errors)
         errors_add(errors, "%s: not enough memory to open it", path);
         return false;
     }
-    int file = st->file_count++, fd = open(path, O_RDONLY | O_CLOEXEC);
+    int file = st->file_count++, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     st->files[file] = (SafetensorsFile){.path = own_path, .fd = fd};
     struct stat s;
     if (fd < 0 || fstat(fd, &s) != 0) {
@@ -228,7 +228,11 @@ static bool add_file(Safetensors *st, const char *path, Errors *errors)
     }
     int64_t bytes = st->files[file].bytes = s.st_size;
     uint64_t n = 0;
-    if (!S_ISREG(s.st_mode) || bytes < 8) {
+    if (!S_ISREG(s.st_mode)) {
+        errors_add(errors, "%s: not a safetensors file, nor a file at all", path);
+        return false;
+    }
+    if (bytes < 8) {
         errors_add(errors, "%s: not a safetensors file: expected at least 8 bytes, found %" PRId64, path,
                    bytes);
         return false;

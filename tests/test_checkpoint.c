@@ -221,7 +221,7 @@ static void damage(const char *run, const char *name, long at, bool cut)
 static void test_fallback(void **state)
 {
     (void)state;
-    static const struct { const char *file; long at; bool cut; const char *said; } cases[] = {
+    static const struct { const char *file; long at; bool cut; const char *said; bool fifo; } cases[] = {
         {"model.safetensors", 3000, false, "model.safetensors is damaged"},
         {"model.safetensors", 20, false, "model.safetensors is damaged"},
         {"optimizer.safetensors", -1, false, "optimizer.safetensors is damaged"},
@@ -231,6 +231,7 @@ static void test_fallback(void **state)
         {"manifest.json", 0, true, "damaged, or not a checkpoint's manifest"},
         {"model.safetensors", 0, false, NULL},       /* deleted */
         {"manifest.json", 0, false, NULL},
+        {"model.safetensors", 0, false, "model.safetensors has 0 bytes", true},     /* not waited for */
     };
     Llama *model = small_model(true, 2, LLAMA_TRAIN, DTYPE_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -238,11 +239,12 @@ static void test_fallback(void **state)
         must_save(run, model, 10);
         must_save(run, model, 20);
         free(expect_found(run, 20, NULL));
-        if (cases[i].said) {
+        if (cases[i].said && !cases[i].fifo) {
             damage(newest, cases[i].file, cases[i].at, cases[i].cut);
         } else {
             char *path = files_join(newest, cases[i].file);
             assert_int_equal(unlink(path), 0);
+            if (cases[i].fifo) assert_int_equal(mkfifo(path, 0600), 0);
             free(path);
         }
         free(expect_found(run, 10, cases[i].said ? cases[i].said : "No such file or directory"));

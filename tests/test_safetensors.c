@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -193,6 +194,8 @@ static void test_refusals(void **state)
     expect_refusal(path, "at least 8 bytes, found 7");
     unlink(path);
     expect_refusal(path, "cannot open");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_refusal(path, "not a safetensors file");     /* nor waited for */
     expect_refusal(dir, "holds neither");
     free(path);
     temporary_remove(dir);
