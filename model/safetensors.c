@@ -219,6 +219,7 @@ static bool add_file(Safetensors *st, const char *path, Errors *errors)
         errors_add(errors, "%s: not enough memory to open it", path);
         return false;
     }
+    /* Not blocking, so that a FIFO is reported instead of waited for. */
     int file = st->file_count++, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     st->files[file] = (SafetensorsFile){.path = own_path, .fd = fd};
     struct stat s;
@@ -229,7 +230,7 @@ static bool add_file(Safetensors *st, const char *path, Errors *errors)
     int64_t bytes = st->files[file].bytes = s.st_size;
     uint64_t n = 0;
     if (!S_ISREG(s.st_mode)) {
-        errors_add(errors, "%s: not a safetensors file, nor a file at all", path);
+        errors_add(errors, "%s: not a regular file, so no safetensors file", path);
         return false;
     }
     if (bytes < 8) {

@@ -195,7 +195,7 @@ static void test_refusals(void **state)
     unlink(path);
     expect_refusal(path, "cannot open");
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refusal(path, "not a safetensors file");     /* nor waited for */
+    expect_refusal(path, "not a regular file");     /* nor waited for */
     expect_refusal(dir, "holds neither");
     free(path);
     temporary_remove(dir);

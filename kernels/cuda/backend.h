@@ -29,8 +29,8 @@ struct CudaBackend {
     AttentionPlans  *attention;         /* cuDNN's plans, one pair a shape; NULL without cuDNN */
     int              multiprocessors;
     int64_t          cache_bytes;       /* of the L2 cache */
-    bool             said_measuring, measuring;
-    double           measured_s;        /* seconds that choices have taken: timing.h */
+    bool             said_measuring, measuring;     /* timing.h */
+    double           measured_s;        /* seconds that choices have taken */
     bool             sm90;              /* Hopper: the fused kernels run */
     bool             overlap;           /* separate kernels may begin before the one ahead has ended: launch.cuh */
     Gpcs             gpcs;              /* of Hopper */

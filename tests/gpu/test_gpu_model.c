@@ -236,7 +236,7 @@ static void steps_have_the_same_bits(void **state)
         for (int run = 0; run < 3; run++) {     /* the last one is not recorded */
             OpContext ctx = gpu_context(*(const FusionMode *)*state);
             Errors errors = {0};
-            assert_true(!run || cuda_backend_restore(ctx.backend, choices, &errors));
+            if (run) assert_true(cuda_backend_restore(ctx.backend, choices, &errors));
             Llama *model = make_model(config_values(load), &ctx, run < 2);
             for (int step = 0; step < 6; step++) {
                 Batch batch = {0};

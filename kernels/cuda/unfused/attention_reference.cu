@@ -342,7 +342,7 @@ static size_t shared_bytes(int dim, int rows, int tiles)
 
 /* The batch shares x with the tiles: y and z end at 65,535. */
 static void launch_attention(void (*kernel)(Attention), OpId op, cudaStream_t stream, const Attention &a, int rows,
-                   int heads, int batch, size_t shared)
+                             int heads, int batch, size_t shared)
 {
     dim3 grid((unsigned)batch * (unsigned)tiles_of(rows), (unsigned)heads, (unsigned)stretches_of(a.dim));
     CUDA_CHECK(op_name(op),
@@ -361,7 +361,7 @@ void reference_attention(const OpContext *ctx, Tensor o, float *lse, Tensor qkv,
     Attention a = training_view(qkv, lse, s);
     a.o = (bf16 *)o.data, a.o_stride = o.stride, a.o_batch = s.seq * o.stride;
     launch_attention(attention_fwd, OP_ATTENTION, stream_of(ctx), a, s.seq, s.heads, s.batch,
-           shared_bytes(a.dim, 1, 2));
+                     shared_bytes(a.dim, 1, 2));
 }
 
 void reference_attention_bwd(const OpContext *ctx, Tensor dqkv, Tensor d_o, Tensor qkv, Tensor o,
@@ -399,5 +399,5 @@ void cuda_attention_cached(const OpContext *ctx, Tensor o, Tensor qkv, Tensor k_
     a.doc_start = nullptr;
     a.o = (bf16 *)o.data, a.o_stride = o.stride;
     launch_attention(attention_fwd, OP_ATTENTION, stream_of(ctx), a, a.queries, s.heads, 1,
-           shared_bytes(a.dim, 1, 2));
+                     shared_bytes(a.dim, 1, 2));
 }
