@@ -2,19 +2,23 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <numeric>
 
-/* How long a run settles before it is measured, and for how long: first all of them, then PASSES times what is near the
- * best. A window of 60 ms on a card at its power limit differs from the next by up to 2 %. */
-struct Window {
-    float settle_ms, ms;
-};
-static const Window FIRST = {30, 30}, NEXT = {40, 100};
-enum { PASSES = 2, NEAREST = 3 };   /* so that all shapes of a model take less than a minute */
-static const double NEAR = 1.04;    /* times the best */
-static const float SHORT_MS = 1;    /* shorter runs are recorded, as many as take so long */
+static const float HEAT_MS = 100, TURN_MS = 300;     /* of rounds in turn: until the card is hot, and that count */
+static const float SETTLE_MS = 40, ALONE_MS = 100;   /* of one run by itself: until its clock is steady, and that count */
+enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 60, PASSES = 2 };
+static const double FAR = 1.3;          /* times the best: not looked at again once the card is hot */
+static const float SHORT_MS = 1;        /* shorter runs are recorded, as many as take so long */
 static const float LEAST_MS = 1e-3f;    /* what events can tell apart */
-static const double ENOUGH_S = 40;  /* of measuring at a start */
-enum { MOST_RUNS = 200 };           /* of each part: runs that are short do not come near the power limit */
+static const double ENOUGH_S = 40;      /* of measuring at a start */
+enum { MOST_RUNS = 200 };               /* of each part: runs that are short do not come near the power limit */
+
+static double median(std::vector<double> *times)
+{
+    std::sort(times->begin(), times->end());
+    return (*times)[(times->size() - 1) / 2];
+}
 
 namespace {
 
@@ -43,42 +47,106 @@ struct Events {
     }
 };
 
-/* Measures runs of one op one behind the other. */
-struct Clock {
+/* What is timed at once: one run, or as many of a short one as take SHORT_MS. */
+class Batch {
+public:
+    Batch(const Batch &) = delete;
+    Batch(Events *events, cudaStream_t on, const Run *of) : stream(on), run(of)
+    {
+        (*run)();   /* whatever its first call makes */
+        events->record(0, stream);
+        (*run)();
+        events->record(1, stream);
+        once_ms = std::max(events->ms(0), LEAST_MS);
+        if (once_ms >= SHORT_MS) return;
+        count = (int)(SHORT_MS / once_ms) + 1;
+        cuda_device.capture_begin(stream);
+        for (int i = 0; i < count; i++) (*run)();
+        graph = cuda_device.capture_end(stream);
+    }
+    ~Batch()
+    {
+        if (graph) cuda_device.graph_release(graph);
+    }
+    void go() const
+    {
+        if (graph) cuda_device.launch(graph, stream);
+        else (*run)();
+    }
+    /* Batches that take about so long, within MOST_RUNS. */
+    int in(float part_ms) const { return (int)(std::min(part_ms, MOST_RUNS * once_ms) / (once_ms * (float)count)) + 1; }
+
+    int count = 1;      /* of runs */
+    float once_ms;
+
+private:
+    cudaStream_t stream;
+    const Run *run;
+    Graph *graph = nullptr;
+};
+
+/* Measures runs of one op. */
+class Clock {
+public:
+    Clock(const OpContext *ctx, const char *op, const std::vector<Run> &runs) : stream(stream_of(ctx)), events(op, 2), name(op)
+    {
+        for (const Run &run : runs) batches.emplace_back(new Batch(&events, stream, &run));
+    }
+
+    /* Median microseconds of each run over rounds in which all take turns. A run that is far from the best once the card is
+     * hot keeps what it took until then. */
+    std::vector<double> in_turn()
+    {
+        std::vector<double> us(batches.size());
+        std::vector<size_t> all(batches.size()), near;
+        std::iota(all.begin(), all.end(), 0);
+        rounds(all, HEAT_MS, 1, &us);
+        const double best = *std::min_element(us.begin(), us.end());
+        for (size_t i : all)
+            if (us[i] <= FAR * best) near.push_back(i);
+        rounds(near, TURN_MS, LEAST_ROUNDS, &us);
+        return us;
+    }
+
+    /* Microseconds of run i with the card to itself. */
+    double alone(size_t i)
+    {
+        const Batch &batch = *batches[i];
+        for (int left = batch.in(SETTLE_MS); left > 0; left--) batch.go();
+        const int count = batch.in(ALONE_MS);
+        events.record(0, stream);
+        for (int left = count; left > 0; left--) batch.go();
+        events.record(1, stream);
+        return events.ms(0) * 1e3 / ((double)count * batch.count);
+    }
+
+private:
+    void rounds(const std::vector<size_t> &which, float part_ms, int least, std::vector<double> *us)
+    {
+        float round_ms = 0, most_ms = 0;
+        for (size_t i : which) {
+            const float ms = batches[i]->once_ms * (float)batches[i]->count;
+            round_ms += ms, most_ms += MOST_RUNS * batches[i]->once_ms;
+        }
+        const int count = std::clamp((int)(std::min(part_ms, most_ms) / round_ms), least, (int)MOST_ROUNDS);
+        Events marks(name, which.size() * (size_t)count + 1);
+        marks.record(0, stream);
+        for (size_t n = 0; n + 1 < marks.all.size(); n++) {
+            batches[which[n % which.size()]]->go();
+            marks.record(n + 1, stream);
+        }
+        for (size_t w = 0; w < which.size(); w++) {
+            std::vector<double> times;
+            for (size_t n = w; n + 1 < marks.all.size(); n += which.size())
+                times.push_back(marks.ms(n) * 1e3 / batches[which[w]]->count);
+            (*us)[which[w]] = median(&times);
+        }
+    }
+
     cudaStream_t stream;
     Events events;
-
-    float ms(const Run &run, int count)
-    {
-        events.record(0, stream);
-        for (int i = 0; i < count; i++) run();
-        events.record(1, stream);
-        return events.ms(0);
-    }
-
-    /* Milliseconds of a run that takes about `once`, after it has settled. */
-    double settled(const Run &run, float once, Window window, float most_ms)
-    {
-        const auto runs_in = [&](float part_ms) { return (int)(std::min(part_ms, most_ms) / once) + 1; };
-        for (int i = 0, count = runs_in(window.settle_ms); i < count; i++) run();
-        const int count = runs_in(window.ms);
-        return (double)ms(run, count) / count;
-    }
-
-    double alone(const Run &run, Window window)
-    {
-        run();      /* whatever its first call makes */
-        const float once = std::max(ms(run, 1), LEAST_MS), most_ms = MOST_RUNS * once;
-        if (once >= SHORT_MS) return settled(run, once, window, most_ms);
-        const int count = (int)(SHORT_MS / once) + 1;
-        cuda_device.capture_begin(stream);
-        for (int i = 0; i < count; i++) run();
-        Graph *graph = cuda_device.capture_end(stream);
-        const double all =
-            settled([&] { cuda_device.launch(graph, stream); }, once * (float)count, window, most_ms);
-        cuda_device.graph_release(graph);
-        return all / count;
-    }
+    const char *name;
+    std::vector<std::unique_ptr<Batch>> batches;
 };
 
 }
@@ -104,19 +172,30 @@ Measuring::~Measuring()
     backend->measuring = false;
 }
 
+std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
+{
+    return Clock(ctx, op, runs).in_turn();
+}
+
+std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
+{
+    Clock clock(ctx, op, runs);
+    std::vector<Times> all;
+    for (double us : clock.in_turn()) all.push_back({us, 0});
+    if (backend_of(ctx)->measured_s > ENOUGH_S) return all;
+    for (int pass = 0; pass < PASSES; pass++)
+        for (size_t n = 0; n < all.size(); n++) {
+            const size_t i = pass % 2 ? all.size() - 1 - n : n;
+            all[i].alone += clock.alone(i) / PASSES;
+        }
+    return all;
+}
+
 std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
 {
-    Clock clock = {stream_of(ctx), Events(op, 2)};
+    Clock clock(ctx, op, runs);
     std::vector<double> us;
-    std::vector<size_t> near;   /* the fastest first */
-    for (size_t i = 0; i < runs.size(); i++) us.push_back(clock.alone(runs[i], FIRST) * 1e3), near.push_back(i);
-    std::sort(near.begin(), near.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
-    const double limit = NEAR * us[near[0]];
-    while (near.size() > NEAREST || us[near.back()] > limit) near.pop_back();
-    if (near.size() < 2 || backend_of(ctx)->measured_s > ENOUGH_S) return us;
-    for (size_t i : near) us[i] = 0;
-    for (int pass = 0; pass < PASSES; pass++, std::reverse(near.begin(), near.end()))
-        for (size_t i : near) us[i] += clock.alone(runs[i], NEXT) * 1e3 / PASSES;
+    for (size_t i = 0; i < runs.size(); i++) us.push_back(clock.alone(i));
     return us;
 }
 
@@ -132,9 +211,6 @@ std::vector<double> time_in_turn(const OpContext *ctx, const char *op, const std
     std::vector<std::vector<double>> times(runs.size());
     for (size_t i = 0; i < count; i++) times[i % runs.size()].push_back(events.ms(i) * 1e3);
     std::vector<double> medians;
-    for (auto &t : times) {
-        std::sort(t.begin(), t.end());
-        medians.push_back(t[(t.size() - 1) / 2]);
-    }
+    for (auto &t : times) medians.push_back(median(&t));
     return medians;
 }

@@ -1,6 +1,7 @@
 /* How choices between kernels are measured. */
 #pragma once
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/decision.h"
 #include <functional>
 #include <vector>
 
@@ -15,12 +16,15 @@ struct Measuring {
     bool inside;    /* another one */
 };
 
-/* Microseconds of each run, as it takes when nothing else runs: the card settles at the clock that its power limit
- * leaves for this kernel. Taken in turns with others, all would run at one clock, and what a kernel needs of power,
- * which is what a training step pays for, would not show. Short ones are recorded as a step is, so that no time to
- * launch counts. What is near the best runs for longer, in one order and in the reverse. Takes 60 ms a run and 0.3 s
- * for each that is near, up to three, and more where a single one takes more than 10 ms. Once a backend's choices have taken
- * 40 s, the first look decides, so that a start takes about a minute at most. */
+/* Microseconds of each run, in turn with the others on a hot card: 0.1 s to heat it, then 0.3 s, and at least three rounds of
+ * those that are not far from the best. Short ones are recorded as a step is, so that no time to launch counts. */
+std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
+
+/* Of the best of them, again in turn, and alone (0.14 s each, in one order and in the reverse). Once a backend's choices have
+ * taken 40 s, in turn only, so that a start takes about a minute at most. */
+std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
+
+/* Microseconds of each run with the card to itself, once it has settled at the clock that its power limit leaves for it. */
 std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
 
 /* Median microseconds of each run over so many rounds, taken in turn, all queued at once. */

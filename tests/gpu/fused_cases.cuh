@@ -381,7 +381,9 @@ static Case head_dw_case(const Sizes &s, float lift)
             2.0 * s.chunk * s.padded() * s.d,
             {{"grad", grad, false, want}},
             [=](const FusedCall &call) {
-                fused_head(call, &h);
+                FusedCall head = call;
+                if (!fused_tile_fits(OP_HEAD, head.variant.tile)) head.variant.tile = TILE_128x192;
+                fused_head(head, &h);
                 cuda_head_loss(&ctx, &h, stats);
                 fused_dw(call, grad, h.e, h.axg, false, nullptr);
                 cuda_head_dw_targets(&ctx, grad, &h);

@@ -202,7 +202,8 @@ static int check_lines()
                               "fused down -7 2048 8192 128x192 cluster 2 group 16 us 1.0 library 2.0 fused",
                               "fused down 7 2048 8192 128x192 cluster 2 group 16 us nan library 2.0 fused",
                               "fused down 7 2048 8192 128x192 cluster 2 group 16 us 1.0 library 1e300 fused",
-                              "fused gate_up 7 2048 8192 256x128 cluster 2 group 16 us 1.0 library 2.0 fused"})
+                              "fused gate_up 7 2048 8192 256x128 cluster 2 group 16 us 1.0 library 2.0 fused",
+                              "fused head 7 2048 8192 192x256 cluster 2 group 16 us 1.0 library 2.0 fused"})
         good &= !reads(wrong);
     printf("%s - only whole lines of possible choices are read\n", good ? "ok" : "not ok");
     return !good;

@@ -6,14 +6,14 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
-enum { LEAST_ROUNDS = 7, MOST_ROUNDS = 60 };
-static const double IN_TURN_US = 250e3;     /* what the rounds may take */
-static const double SHORT_US = 100, NEARLY = 1.01;
+enum { FINALISTS = 3 };                      /* variants measured once more, in turn and alone */
+static const double NEAR = 1.04;            /* times the best: what may be one */
 
 struct FusedEntry {
     FusedChoice choice;
@@ -162,34 +162,29 @@ static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape
     return nullptr;
 }
 
-/* Time alone decides, for that is what a step pays. But of what is nearly as fast as the best, a variant that is slower
- * in turn with the library, at one clock, does not run. Times below SHORT_US are the host's for launching there. */
+/* First all variants, then the nearest of them; what runs fused is faster than the library both ways. */
 static void measure(const OpContext *ctx, FusedChoice *choice, const std::vector<FusedVariant> &variants,
                     const std::function<void(const FusedCall &)> &fused, const Run &library)
 {
     const OpId op = choice->shape.op;
-    std::vector<Run> runs = {library}, compared = {library};
-    std::vector<size_t> order;      /* of the variants, the fastest first */
-    double together = 0;
+    std::vector<Run> runs, finalists = {library};
+    std::vector<size_t> order(variants.size());     /* the fastest first */
     for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, op, v}); });
-    const std::vector<double> us = time_alone(ctx, op_name(op), runs);
-    for (size_t i = 1; i < runs.size(); i++) order.push_back(i);
+    runs.push_back(library);    /* so that all are timed at the clock at which it is */
+    const std::vector<double> us = time_first(ctx, op_name(op), runs);
+    std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
+    while (order.size() > FINALISTS || us[order.back()] > NEAR * us[order[0]]) order.pop_back();
 
-    const size_t best = order[0];
-    auto take = [&](size_t i, double fused_us, bool wins) {
-        choice->variant = variants[i - 1];
-        choice->fused_us = fused_us, choice->separate_us = us[0], choice->fused = wins;
-    };
-    take(best, us[best], us[best] < us[0]);
-    if (!choice->fused || us[best] < SHORT_US) return;
-    while (us[order.back()] > std::min(us[0], NEARLY * us[best])) order.pop_back();
-    for (size_t i : order) compared.push_back(runs[i]), together += us[i];
-    const int rounds = std::clamp((int)(IN_TURN_US / (us[0] + together)), (int)LEAST_ROUNDS, (int)MOST_ROUNDS);
-    const std::vector<double> turn = time_in_turn(ctx, op_name(op), compared, rounds);
-    for (size_t i = 0; i < order.size(); i++)
-        if (turn[i + 1] < turn[0]) return take(order[i], us[order[i]], true);
-    take(best, us[0] * turn[1] / turn[0], false);
+    for (size_t i : order) finalists.push_back(runs[i]);
+    const std::vector<Times> times = time_finalists(ctx, op_name(op), finalists);
+    const Times *const of_fused = times.data() + 1;
+    const int best = better_than(times[0], of_fused, (int)order.size());
+    choice->fused = best >= 0;
+    choice->separate_us = time_of(times[0]);
+    const int shown = choice->fused ? best : fastest_of(of_fused, (int)order.size());
+    choice->variant = variants[order[(size_t)shown]];
+    choice->fused_us = choice->fused ? time_of(of_fused[best]) : time_of(times[0]) * worst_ratio(of_fused[shown], times[0]);
 }
 
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,

@@ -7,7 +7,7 @@
 #include <vector>
 
 /* Raise it where kernels change: old times mean nothing then, and a run that goes on may add in another order. */
-enum { FUSED_TABLE_VERSION = 15 };
+enum { FUSED_TABLE_VERSION = 16 };
 
 /* What a choice depends on. Ops that differ in an operand only (the last layer's xg, adding to a gradient)
  * share it. */
@@ -20,8 +20,8 @@ struct FusedChoice {
     FusedShape shape;
     bool fused;
     FusedVariant variant;                   /* the fastest fused one */
-    double fused_us, separate_us;           /* alone; 0 = not measured. Where it lost in turn, the fused op's is
-                                             * the library's times how much longer it took then */
+    double fused_us, separate_us;           /* time_of both; 0 = not measured. Where fused loses, its time is the
+                                             * library's times how much longer it takes in what it is worse at */
 };
 
 /* What is worth measuring: every tile and cluster, walked in the groups that read least. */

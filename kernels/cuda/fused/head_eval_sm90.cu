@@ -5,6 +5,7 @@
 
 struct HeadEval : Epilogue {
     static constexpr int COLUMNS = 64, BUFFER = 0;
+    static constexpr bool LONG_K = false;
     struct Params {
         RowNorm norm;
         const int32_t *targets;

@@ -6,6 +6,7 @@
 struct Head : Epilogue {
     typedef Tile16<64> Tile;
     static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES;
+    static constexpr bool LONG_K = false;
     struct Params {
         CUtensorMap e;
         RowNorm norm;

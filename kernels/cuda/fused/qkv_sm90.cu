@@ -4,6 +4,7 @@
 struct Qkv : Epilogue {
     typedef Tile16<64> Tile;
     static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES;
+    static constexpr bool LONG_K = false;
     struct Params {
         CUtensorMap qkv;
         RowNorm norm;

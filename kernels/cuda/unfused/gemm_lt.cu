@@ -11,9 +11,9 @@
 
 enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
-    FINALISTS = 4,              /* of them measured with the card to themselves */
-    FIRST_ROUNDS = 2,           /* runs of each in the first selection */
+    FINALISTS = 4,              /* of them measured once more: in turn, and with the card to themselves */
 };
+static const double NEAR = 1.04;    /* times the best: what may be a finalist */
 
 struct GemmShape {
     GemmForm form;
@@ -126,7 +126,7 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    table->file = cache_file(backend, "gemm-v3");
+    table->file = cache_file(backend, "gemm-v4");
     read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
@@ -261,19 +261,16 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
                            Tensor c, size_t bytes)
 {
     std::vector<Candidate> list;
-    std::vector<Run> runs;
     auto product = [&](const Candidate &t) {
         return multiply(ctx, *e, &t.algo, target, a.data, b.data, t.add ? c.data : nullptr);
     };
     const double penalty = e->shape.add ? separate_us(op, bytes) : 0;
     auto total = [&](const Candidate &t) { return t.us + (e->shape.add && !t.add ? penalty : 0); };
     auto sooner = [&](const Candidate &x, const Candidate &y) { return total(x) < total(y); };
-    auto time = [&](auto how) {
-        runs.clear();
-        for (size_t i = 0; i < list.size(); i++) runs.push_back([&, i] { LT_CHECK(op, product(list[i])); });
-        const std::vector<double> us = how();
-        for (size_t i = 0; i < list.size(); i++) list[i].us = us[i];
-        std::sort(list.begin(), list.end(), sooner);
+    auto runs = [&] {
+        std::vector<Run> all;
+        for (size_t i = 0; i < list.size(); i++) all.push_back([&, i] { LT_CHECK(op, product(list[i])); });
+        return all;
     };
 
     const bool inside = c.data, behind = !c.data || e->shape.add;
@@ -284,12 +281,21 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
             if (product(list.back()) != CUBLAS_STATUS_SUCCESS) list.pop_back();
         }
     if (list.empty()) cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmul", "the library runs none of its own proposals");
-    time([&] { return time_in_turn(ctx, op, runs, FIRST_ROUNDS); });
+    const std::vector<double> first = time_first(ctx, op, runs());
+    for (size_t i = 0; i < list.size(); i++) list[i].us = first[i];
+    std::sort(list.begin(), list.end(), sooner);
+    const double near = NEAR * total(list[0]);
     int kept[2] = {};   /* half of them of either kind, where there are two */
     list.erase(std::remove_if(list.begin(), list.end(),
-                              [&](const Candidate &t) { return kept[t.add]++ >= FINALISTS / (inside + behind); }),
+                              [&](const Candidate &t) {
+                                  return total(t) > near || kept[t.add]++ >= FINALISTS / (inside + behind);
+                              }),
                list.end());
-    time([&] { return time_alone(ctx, op, runs); });
+    if (list.size() > 1) {
+        const std::vector<Times> times = time_finalists(ctx, op, runs());
+        for (size_t i = 0; i < list.size(); i++) list[i].us = time_of(times[i]);
+        std::sort(list.begin(), list.end(), sooner);
+    }
     e->algo = list[0].algo;
     e->separate = e->shape.add && !list[0].add;
     e->microseconds = list[0].us;
