@@ -13,13 +13,18 @@ template <bool WITH_Y> struct DownDx : Epilogue {
         RowSums zdz;
     };
 
+    struct Row {
+        float r;
+    };
+
     float r[2];
     RowSum sum;
 
-    __device__ void begin(const Params &p, Rows rows)
+    static __device__ Row ahead(const Params &p, int row) { return Row{row_rstd(p.norm, row)}; }
+
+    __device__ void begin(const Row (&row)[2])
     {
-#pragma unroll
-        for (int h = 0; h < 2; h++) r[h] = row_rstd(p.norm, rows, h);
+        r[0] = row[0].r, r[1] = row[1].r;
         sum.clear();
     }
 

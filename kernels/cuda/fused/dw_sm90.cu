@@ -14,7 +14,7 @@ template <bool ACCUMULATE> struct Dw : Epilogue {
 
     float sum;
 
-    __device__ void begin(const Params &, Rows) { sum = 0; }
+    __device__ void begin(const Row (&)[2]) { sum = 0; }
 
     static __device__ void fetch(const Params &p, uint32_t buffer, uint32_t ready, int row, int col)
     {

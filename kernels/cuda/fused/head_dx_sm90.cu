@@ -15,18 +15,24 @@ struct HeadDx : Epilogue {
         int cols;
     };
 
+    struct Row {
+        float alpha, beta, s;
+        int target;
+    };
+
     float alpha[2], beta[2], s[2];
     int target[2];
 
-    __device__ void begin(const Params &p, Rows rows)
+    static __device__ Row ahead(const Params &p, int row)
+    {
+        return Row{p.alpha[row], p.beta[row], p.s[row], p.targets[row]};
+    }
+
+    __device__ void begin(const Row (&row)[2])
     {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            alpha[h] = row_value(p.alpha, rows, h);
-            beta[h] = row_value(p.beta, rows, h);
-            s[h] = row_value(p.s, rows, h);
-            target[h] = row_value(p.targets, rows, h);
-        }
+        for (int h = 0; h < 2; h++)
+            alpha[h] = row[h].alpha, beta[h] = row[h].beta, s[h] = row[h].s, target[h] = row[h].target;
     }
 
     static __device__ void fetch(const Params &p, uint32_t buffer, uint32_t ready, int row, int col)

@@ -13,17 +13,21 @@ struct HeadEval : Epilogue {
         int vocab;
     };
 
+    struct Row {
+        float r;
+        int target;
+    };
+
     float r[2];
     int target[2];
     RowRunningSum running;
 
-    __device__ void begin(const Params &p, Rows rows)
+    static __device__ Row ahead(const Params &p, int row) { return Row{row_rstd(p.norm, row), p.targets[row]}; }
+
+    __device__ void begin(const Row (&row)[2])
     {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            r[h] = row_rstd(p.norm, rows, h);
-            target[h] = row_value(p.targets, rows, h);
-        }
+        for (int h = 0; h < 2; h++) r[h] = row[h].r, target[h] = row[h].target;
         running.clear();
     }
 

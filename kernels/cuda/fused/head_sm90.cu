@@ -16,18 +16,24 @@ struct Head : Epilogue {
         int vocab;
     };
 
+    struct Row {
+        float r, anchor;
+        int target;
+    };
+
     float r[2], anchor[2];
     int target[2];
     RowSum d, q;
 
-    __device__ void begin(const Params &p, Rows rows)
+    static __device__ Row ahead(const Params &p, int row)
+    {
+        return Row{row_rstd(p.norm, row), p.anchor[row], p.targets[row]};
+    }
+
+    __device__ void begin(const Row (&row)[2])
     {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            r[h] = row_rstd(p.norm, rows, h);
-            anchor[h] = row_value(p.anchor, rows, h);
-            target[h] = row_value(p.targets, rows, h);
-        }
+        for (int h = 0; h < 2; h++) r[h] = row[h].r, anchor[h] = row[h].anchor, target[h] = row[h].target;
         d.clear();
         q.clear();
     }

@@ -8,10 +8,11 @@
 
 enum { MOST_BUFFERS = 6 };      /* more would never be in flight */
 
-/* Chunk buffers that fit beside the stages, barriers and corners. */
-template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages)
+/* Chunk buffers that fit beside the stages, barriers, corners and what `ahead` finds out. */
+template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages, Share share)
 {
-    const int beside = 8 * (2 * stages + 3 * CONSUMERS * MOST_BUFFERS);
+    const int rows = share == HALF_ROWS ? tile_rows / 2 : tile_rows;
+    const int beside = 8 * (2 * stages + CONSUMERS * (3 * MOST_BUFFERS + 2)) + CONSUMERS * rows * row_bytes<Program>();
     const int left = SHARED_LIMIT - 1024 - beside - stages * (tile_rows + tile_cols) * 128;
     return Program::BUFFER ? std::min((int)MOST_BUFFERS, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
 }
@@ -66,7 +67,7 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
 }
 
 template <class Program, bool A_ROWS, bool B_ROWS, Share SHARE, int BM, int BN, int STAGES = 4>
-using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, SHARE, BM, BN, STAGES, buffers_beside<Program>(BM, BN, STAGES)>;
+using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, SHARE, BM, BN, STAGES, buffers_beside<Program>(BM, BN, STAGES, SHARE)>;
 
 /* The same for the tile that the call asks for. */
 template <class Program, bool A_ROWS, bool B_ROWS>

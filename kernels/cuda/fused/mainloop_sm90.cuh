@@ -4,6 +4,7 @@
  * One block a multiprocessor walks over tiles. Its three warpgroups:
  *   0     moves data. Warp 0 loads operands by TMA into a ring of STAGES. Warps 1 and 2 serve one consumer
  *         each: they load what its epilogue needs into chunk buffers long before, and store what it leaves.
+ *         Warp 3 finds out what the epilogues need to know of each row, while the tile is being multiplied.
  *   1, 2  consume. In turns, each a tile of its own ("ping-pong"): while one multiplies, the other runs its
  *         epilogue, which costs no time as long as it is shorter. Or together, each half the rows or columns
  *         of one tile ("cooperative"): the tile may be larger, so that operands are read less often, but the
@@ -31,6 +32,7 @@
 #include "kernels/cuda/fused/walk.h"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
 #include "kernels/cuda/launch.cuh"
+#include <type_traits>
 
 enum {
     BLOCK_K = 64,               /* of K in one stage: 128 bytes */
@@ -58,6 +60,12 @@ struct GemmArgs {
     ClusterCounts *counts;      /* this kernel's */
 };
 
+/* What shared memory holds of each row: nothing where Row is empty. */
+template <class Program> constexpr int row_bytes()
+{
+    return std::is_empty<typename Program::Row>::value ? 0 : (int)sizeof(typename Program::Row);
+}
+
 /* How the two consumers share tiles: they take turns, or each works on half of one. */
 enum Share { IN_TURNS, HALF_ROWS, HALF_COLUMNS };
 
@@ -75,14 +83,15 @@ struct Gemm {
 
     static constexpr int A_BYTES = BM * 128, B_BYTES = BN * 128;
     static constexpr int B_PIECES = B_ROWS ? BN / 64 : 2, B_PIECE_BYTES = B_BYTES / B_PIECES;
-    static constexpr int COLUMNS = Program::COLUMNS;
+    static constexpr int COLUMNS = Program::COLUMNS, ROW_BYTES = row_bytes<Program>();
 
     /* shared memory, from a multiple of 1024 on */
     static constexpr int AT_B = STAGES * A_BYTES, AT_CHUNKS = AT_B + STAGES * B_BYTES;
     static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
-    static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * BUFFERS;
+    static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * (BUFFERS + 1);
     static constexpr int AT_CORNERS = AT_BARRIERS + 8 * BARRIERS;
-    static constexpr int SHARED = 1024 + AT_CORNERS + 8 * CONSUMERS * BUFFERS;
+    static constexpr int AT_ROWS = AT_CORNERS + 8 * CONSUMERS * BUFFERS;
+    static constexpr int SHARED = 1024 + AT_ROWS + CONSUMERS * CM * ROW_BYTES;
 
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
     static_assert(Program::BUFFER == 0 || BUFFERS > 0,
@@ -109,9 +118,17 @@ template <class G> struct Shared {
         return full(2 * G::STAGES + consumer * G::BUFFERS + buffer);
     }
     __device__ uint32_t finished(int consumer, int buffer) const { return loaded(CONSUMERS + consumer, buffer); }
+    __device__ uint32_t known(int consumer) const { return full(2 * G::STAGES + 2 * CONSUMERS * G::BUFFERS + consumer); }
+    __device__ uint32_t taken(int consumer) const { return known(CONSUMERS + consumer); }
     __device__ uint32_t corner(int consumer, int buffer) const
     {
         return base + G::AT_CORNERS + 8 * (consumer * G::BUFFERS + buffer);
+    }
+    /* What is known of row `row` of a consumer's rows of a tile. */
+    __device__ typename G::Program::Row &row(int consumer, int row) const
+    {
+        void *at = __cvta_shared_to_generic(base + G::AT_ROWS + (consumer * G::CM + row) * G::ROW_BYTES);
+        return *reinterpret_cast<typename G::Program::Row *>(at);
     }
 };
 
@@ -302,6 +319,28 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
     }
 }
 
+/* ---- warp 3: rows -------------------------------------------------------------------------------------- */
+
+/* A lane finds out about one row at a time. Those of a consumer's next tile take the place of its last one's, once that has
+ * begun all its chunks: `known` and `taken` are the two barriers. */
+template <class G> PTX void look_ahead(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s)
+{
+    int consumer = 0;
+    uint32_t parity = 0;
+#pragma unroll 1
+    for (int tile = first_step(); tile < tile_end(g.walk);) {
+        const int first = consumers_corner<G>(tile_corner<G>(g, tile), consumer).row;
+        mbarrier_wait(s.taken(consumer), parity ^ 1);
+#pragma unroll 1
+        for (int row = lane_of_warp(); row < G::CM; row += 32)
+            s.row(consumer, row) = first + row < g.m ? G::Program::ahead(p, first + row) : typename G::Program::Row{};
+        __syncwarp();
+        if (lane_of_warp() == 0) mbarrier_arrive(s.known(consumer));
+        if (!G::TOGETHER || consumer) tile += step_stride(g);
+        parity ^= consumer, consumer ^= 1;
+    }
+}
+
 /* ---- consumers ----------------------------------------------------------------------------------------- */
 
 /* One stage of products into acc; the very first of a tile overwrites. a, b: addresses. */
@@ -395,6 +434,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     Ring<G::BUFFERS ? G::BUFFERS : 1> buffer;
     float acc[G::ROWS64][G::CN / 2];
     int turn = 0;
+    uint32_t rows_parity = 0;
     /* a stage has been read: one thread tells each block of the cluster, whose loads fill ours too */
     const int thread = threadIdx.x % 128;
     const uint32_t empty = barrier_of_block(s.empty(0), thread < g.cluster ? thread : 0);
@@ -441,7 +481,18 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
         for (int i = 0; i < G::ROWS64; i++) {
             const Rows rows = {first.row + i * 64 + fragment_row(), g.m};
             Program program;
-            program.begin(p, rows);
+            typename Program::Row row[2];
+            if constexpr (G::ROW_BYTES > 0) {
+                if (i == 0) mbarrier_wait(s.known(consumer), rows_parity);
+#pragma unroll
+                for (int h = 0; h < 2; h++) row[h] = s.row(consumer, i * 64 + fragment_row() + 8 * h);
+                if (i + 1 == G::ROWS64) {
+                    __syncwarp();
+                    if (lane_of_warp() == 0) mbarrier_arrive(s.taken(consumer));
+                    rows_parity ^= 1;
+                }
+            }
+            program.begin(row);
 #pragma unroll
             for (int c = 0; c < G::CN / G::COLUMNS; c++) {
                 if (c >= chunks) continue;
@@ -483,6 +534,10 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
             mbarrier_init(s.loaded(0, i), 1);
             mbarrier_init(s.finished(0, i), 4);   /* warps of a consumer */
         }
+        for (int i = 0; i < CONSUMERS; i++) {
+            mbarrier_init(s.known(i), 1);
+            mbarrier_init(s.taken(i), 4);
+        }
         mbarrier_init_fence();
         if (first_block) place_of_cluster() = take_place(&g.places, g.counts->asked, g.gpc_of[multiprocessor()], add_one);
     }
@@ -495,11 +550,11 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), warpgroup = warp / 4;
     if (warpgroup == 0) {
         registers_give<LOADER_REGISTERS>();
-        if (lane_of_warp() == 0) {
+        if (warp > CONSUMERS) {
+            if constexpr (G::ROW_BYTES > 0) look_ahead<G>(g, p, s);
+        } else if (lane_of_warp() == 0) {
             if (warp == 0) load_operands<G>(g, &a, &b, s);
-            else if constexpr (G::BUFFERS > 0) {
-                if (warp <= CONSUMERS) move_chunks<G>(g, p, s, warp - 1);
-            }
+            else if constexpr (G::BUFFERS > 0) move_chunks<G>(g, p, s, warp - 1);
         }
         __syncwarp();   /* the other lanes sleep meanwhile */
     } else {

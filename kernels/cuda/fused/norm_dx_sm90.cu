@@ -10,14 +10,18 @@ struct NormDx : Epilogue {
         RowSums zdz;
     };
 
+    struct Row {
+        float s;
+    };
+
     float s[2];
 
-    __device__ void begin(const Params &p, Rows rows)
+    static __device__ Row ahead(const Params &p, int row)
     {
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            s[h] = norm_pull(row_rstd(p.norm, rows, h), row_parts(p.zdz, rows, h), (float)p.norm.cols);
+        return Row{norm_pull(row_rstd(p.norm, row), row_sum(p.zdz, row), (float)p.norm.cols)};
     }
+
+    __device__ void begin(const Row (&row)[2]) { s[0] = row[0].s, s[1] = row[1].s; }
 
     static __device__ void fetch(const Params &p, uint32_t buffer, uint32_t ready, int row, int col)
     {

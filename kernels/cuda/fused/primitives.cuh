@@ -6,7 +6,7 @@
  * accumulators 8 slice + 2 p and + 1. `first` is Rows.first, so a thread ever sees two rows only.
  *
  *   map              plain arithmetic on pairs, from formulas.h
- *   vector load      row_value, row_parts, row_rstd, column_pair
+ *   vector load      row_sum, row_rstd, column_pair
  *   tile load/store  Tile16, and Tile32 with load_pair and store_pair, over chunk buffers that the copy engine
  *                    fills and empties; gathered_pair
  *   tile reduction   RowSum (partial sums a row and column tile), column_sum
@@ -39,11 +39,12 @@ PTX float quad_sum(float x)
 
 /* What a program may leave out. */
 struct Epilogue {
+    struct Row {};                              /* what `ahead` finds out about one row */
     static constexpr int LOAD_BYTES = 0;        /* bytes that fetch loads a chunk */
     static constexpr bool LONG_K = true;        /* cooperative tiles, whose epilogue does not hide, too */
 
     template <class Params> static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
-    template <class Params> __device__ void begin(const Params &, Rows) {}
+    template <class Row> __device__ void begin(const Row (&)[2]) {}
     template <class Params> static __device__ void store(const Params &, uint32_t, int, int) {}
     template <class Params> __device__ void end(const Params &, Rows, ColumnTile) {}
     template <class Params> static __device__ void finish(const Params &) {}
@@ -51,40 +52,33 @@ struct Epilogue {
 
 /* ---- vector load --------------------------------------------------------------------------------------- */
 
-template <class T> PTX T row_value(const T *vector, Rows rows, int half)
-{
-    int row = rows.first + 8 * half;
-    return row < rows.count ? vector[row] : T(0);
-}
-
 /* Two neighbouring values of a vector over columns; 0 beyond its end. */
 PTX float2 column_pair(const float *vector, int col, int cols)
 {
     return col < cols ? *reinterpret_cast<const float2 *>(vector + col) : make_float2(0, 0);
 }
 
-/* The sum of a row's parts; the four lanes that share the row each add a quarter. 0 beyond the last row. */
-PTX float row_parts(RowSums sums, Rows rows, int half)
+/* The sum of a row's parts. */
+PTX float row_sum(RowSums sums, int row)
 {
-    int row = rows.first + 8 * half, lane = threadIdx.x % 4;
+    const float *part = sums.data + (int64_t)row * sums.parts, *const end = part + sums.parts;
     float total = 0;
-    if (row < rows.count) {
-        const float *part = sums.data + (int64_t)row * sums.parts;
-        if (sums.parts % 4 == 0) {
-            for (int i = 4 * lane; i < sums.parts; i += 16) {
-                float4 v = *reinterpret_cast<const float4 *>(part + i);
-                total += v.x + v.y + (v.z + v.w);
-            }
-        } else {
-            for (int i = lane; i < sums.parts; i += 4) total += part[i];
+    if (sums.parts % 4 == 0) {
+#pragma unroll 2
+        for (; part < end; part += 4) {
+            const float4 v = *reinterpret_cast<const float4 *>(part);
+            total += v.x + v.y + (v.z + v.w);
         }
+    } else {
+#pragma unroll 1
+        for (; part < end; part++) total += *part;
     }
-    return quad_sum(total);
+    return total;
 }
 
-PTX float row_rstd(RowNorm norm, Rows rows, int half)
+PTX float row_rstd(RowNorm norm, int row)
 {
-    return norm_rstd(row_parts(norm.sumsq, rows, half), (float)norm.cols, norm.eps);
+    return norm_rstd(row_sum(norm.sumsq, row), (float)norm.cols, norm.eps);
 }
 
 /* ---- tile load and store ------------------------------------------------------------------------------- */

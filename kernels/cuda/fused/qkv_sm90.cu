@@ -12,18 +12,24 @@ struct Qkv : Epilogue {
         float heads_a_column;
     };
 
-    float r[2];
-    uint32_t angles[2];     /* of the row's position, the lane's first column: an index, since two 64-bit
-                               addresses more would not stay in registers */
+    struct Row {
+        float r;
+        uint32_t angles;    /* where those of the row's position begin */
+    };
 
-    __device__ void begin(const Params &p, Rows rows)
+    float r[2];
+    uint32_t angles[2];     /* of the lane's first column: an index, since two 64-bit addresses more would not stay in
+                               registers */
+
+    static __device__ Row ahead(const Params &p, int row)
+    {
+        return Row{row_rstd(p.norm, row), (uint32_t)(p.rope.pos[row] * p.rope.head_dim)};
+    }
+
+    __device__ void begin(const Row (&row)[2])
     {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            r[h] = row_rstd(p.norm, rows, h);
-            const uint32_t pos = row_value(p.rope.pos, rows, h);
-            angles[h] = pos * p.rope.head_dim + pair_column(0, 0);
-        }
+        for (int h = 0; h < 2; h++) r[h] = row[h].r, angles[h] = row[h].angles + pair_column(0, 0);
     }
 
     /* Heads are whole chunks, so a chunk is rotated as a whole or not at all. */

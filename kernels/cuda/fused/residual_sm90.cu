@@ -13,7 +13,7 @@ template <bool XG> struct Residual : Epilogue {
 
     RowSum sum;
 
-    __device__ void begin(const Params &, Rows) { sum.clear(); }
+    __device__ void begin(const Row (&)[2]) { sum.clear(); }
 
     static __device__ void fetch(const Params &p, uint32_t buffer, uint32_t ready, int row, int col)
     {
