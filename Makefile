@@ -208,7 +208,7 @@ test: train $(TESTS)
 
 test-gpu: train $(GPU_TESTS)
 	@$(if $(WITH_CUDA),,echo "make test-gpu needs a CUDA toolkit: none was found" >&2; exit 1;) \
-	scripts/run_tests.sh $(GPU_TESTS) $(wildcard tests/gpu/*.sh tests/gpu/*.py)
+	TEST_TIMEOUT=$${TEST_TIMEOUT:-1200} scripts/run_tests.sh $(GPU_TESTS) $(wildcard tests/gpu/*.sh tests/gpu/*.py)
 
 # Whole steps of two layers at three widths. The finer measurements take arguments: each says which at its top.
 bench: train $(if $(WITH_CUDA),$(GPU_BENCHES))
