@@ -44,7 +44,7 @@ struct Epilogue {
     static constexpr bool LONG_K = true;        /* cooperative tiles, whose epilogue does not hide, too */
 
     template <class Params> static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
-    template <class Row> __device__ void begin(const Row (&)[2]) {}
+    __device__ void begin(const Row (&)[2]) {}  /* whoever has another Row must have this, too */
     template <class Params> static __device__ void store(const Params &, uint32_t, int, int) {}
     template <class Params> __device__ void end(const Params &, Rows, ColumnTile) {}
     template <class Params> static __device__ void finish(const Params &) {}
