@@ -66,16 +66,35 @@ else
     fi
 fi
 
-# The example of docs/EPILOGUES.md: both of its blocks, and the declaration that its text asks for.
+# The examples of docs/EPILOGUES.md: that with rows in a program of its own, the bias with its case, and the declaration that
+# the text asks for.
+block() { # which of the page's blocks of code, how far it is indented
+    awk -v n="$1" -v indent="$2" '$0 == indent "```cpp" { n--; on = 1; next } $0 == indent "```" { on = 0 } on && !n' \
+        docs/EPILOGUES.md
+}
 example=$TMPDIR/bias_sm90.cu
 {
-    awk '/^```cpp$/ { on = 1; next } /^```$/ { if (on) exit } on' docs/EPILOGUES.md
+    block 2 ""
     echo '#include "tests/gpu/fused_cases.cuh"'
     echo 'void cuda_bias(const OpContext *, Tensor out, Tensor a, Tensor w, const float *bias);'
-    awk '/^   ```cpp$/ { on = 1; next } /^   ```$/ { if (on) exit } on' docs/EPILOGUES.md
+    block 1 "   "
     echo 'Case example(const Sizes &s) { return bias_case(s); }'
+    echo 'struct WithRows : Epilogue {'
+    echo '    static constexpr int COLUMNS = 64, BUFFER = 0;'
+    echo '    struct Params { RowNorm norm; const float *row_bias; float *to; };'
+    block 1 ""
+    echo '    __device__ void chunk(const Params &p, float (&acc)[32], uint32_t, Rows rows, int)'
+    echo '    {'
+    echo '        for (int i = 0; i < 16; i++)'
+    echo '            p.to[rows.first + 8 * (i % 2)] = r[i % 2] * acc[2 * i] + bias[i % 2] + acc[2 * i + 1];'
+    echo '    }'
+    echo '};'
+    echo 'void with_rows(const FusedCall &call, Tensor a, Tensor w, const WithRows::Params &p)'
+    echo '{'
+    echo '    launch_program<WithRows, false, false>(call, a, w, a.rows, w.rows, a.cols, p);'
+    echo '}'
 } >"$example"
 if "$NVCC" -std=c++17 -gencode arch=compute_90a,code=sm_90a -I. -c -o "$TMPDIR/bias.o" "$example" >"$log" 2>&1; then
-    pass "the example of docs/EPILOGUES.md compiles"
-else fail "the example of docs/EPILOGUES.md compiles"; cat "$log"; fi
+    pass "the examples of docs/EPILOGUES.md compile"
+else fail "the examples of docs/EPILOGUES.md compile"; cat "$log"; fi
 [ $failures = 0 ]
