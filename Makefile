@@ -113,6 +113,8 @@ GPU_HELPERS := $(filter-out tests/gpu/test_% tests/gpu/bench_%,$(wildcard tests/
 GPU_HELPERS := $(GPU_HELPERS:%.c=$(O)/%.o)
 LINKED  := $(HELPERS) $(O)/kernels/cpu/openblas_kernel.o $(O)/libcoda.a
 TESTS   := $(C_TESTS:%.c=$(O)/%)
+# The mainloop on the CPU: tests/emulated/ stands in for what only a GPU has.
+EMULATED := $(O)/tests/test_mainloop
 GPU_TESTS := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_TESTS)))
 GPU_BENCHES := $(patsubst %.cu,$(O)/%,$(patsubst %.c,$(O)/%,$(GPU_BENCHES)))
 
@@ -176,6 +178,12 @@ $(TESTS): $(O)/tests/%: $(O)/tests/%.o $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
+$(EMULATED): tests/test_mainloop.cpp $(O)/flags
+	@mkdir -p $(@D)
+	@echo "  compile $<"
+	@$(CXX) -std=gnu++17 -O2 -g $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers \
+	    -Itests/emulated -I. -MMD -MP -o $@ $<
+
 # This test counts what a step asks of the host.
 $(O)/tests/gpu/test_gpu_model: COUNTED := $(addprefix -Wl$(comma)--wrap=, cudaMalloc cudaMallocAsync cudaHostAlloc \
     cudaMallocHost cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cudaMemcpy)
@@ -188,7 +196,7 @@ $(O)/tests/gpu/%: $(O)/tests/gpu/%.cu.o $(GPU_HELPERS) $(LINKED)
 	@echo "  link    $@"
 	@$(LINK) -fopenmp -o $@ $^ $(LDLIBS) $(TEST_LIBS)
 
--include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d)
+-include $(OBJECTS:.o=.d) $(HELPERS:.o=.d) $(GPU_HELPERS:.o=.d) $(TESTS:=.d) $(EMULATED:=.d)
 -include $(foreach program,$(GPU_TESTS) $(GPU_BENCHES),$(program).d $(program).cu.d)
 
 # ---- what one asks for -----------------------------------------------------------------------------
@@ -200,11 +208,11 @@ setup:
 demo: train
 	@scripts/demo.sh
 
-tests: $(TESTS)
+tests: $(TESTS) $(EMULATED)
 cuda-objects: $(O)/train $(GPU_TESTS) $(GPU_BENCHES)
 
-test: train $(TESTS)
-	@NVCC='$(NVCC)' CUDA='$(CUDA)' scripts/run_tests.sh $(TESTS) $(wildcard tests/check_*.sh tests/test_*.py)
+test: train $(TESTS) $(EMULATED)
+	@NVCC='$(NVCC)' CUDA='$(CUDA)' scripts/run_tests.sh $(TESTS) $(EMULATED) $(wildcard tests/check_*.sh tests/test_*.py)
 
 test-gpu: train $(GPU_TESTS)
 	@$(if $(WITH_CUDA),,echo "make test-gpu needs a CUDA toolkit: none was found" >&2; exit 1;) \

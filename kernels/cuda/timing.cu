@@ -1,6 +1,7 @@
 #include "kernels/cuda/timing.h"
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -63,6 +64,10 @@ public:
         cuda_device.capture_begin(stream);
         for (int i = 0; i < count; i++) (*run)();
         graph = cuda_device.capture_end(stream);
+        events->record(0, stream);
+        go();
+        events->record(1, stream);
+        once_ms = std::max(events->ms(0) / (float)count, LEAST_MS);     /* without the host's launches */
     }
     ~Batch()
     {
@@ -93,9 +98,9 @@ public:
         for (const Run &run : runs) batches.emplace_back(new Batch(&events, stream, &run));
     }
 
-    /* Median microseconds of each run over rounds in which all take turns. A run that is far from the best once the card is
-     * hot keeps what it took until then. */
-    std::vector<double> in_turn()
+    /* Median microseconds of each run over rounds in which all take turns. A run that takes more than `far` times the best once
+     * the card is hot keeps what it took until then. */
+    std::vector<double> in_turn(double far)
     {
         std::vector<double> us(batches.size());
         std::vector<size_t> all(batches.size()), near;
@@ -103,7 +108,7 @@ public:
         rounds(all, HEAT_MS, 1, &us);
         const double best = *std::min_element(us.begin(), us.end());
         for (size_t i : all)
-            if (us[i] <= FAR * best) near.push_back(i);
+            if (us[i] <= far * best) near.push_back(i);
         rounds(near, TURN_MS, LEAST_ROUNDS, &us);
         return us;
     }
@@ -174,14 +179,14 @@ Measuring::~Measuring()
 
 std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
 {
-    return Clock(ctx, op, runs).in_turn();
+    return Clock(ctx, op, runs).in_turn(FAR);
 }
 
 std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
 {
     Clock clock(ctx, op, runs);
     std::vector<Times> all;
-    for (double us : clock.in_turn()) all.push_back({us, 0});
+    for (double us : clock.in_turn(INFINITY)) all.push_back({us, 0});
     if (backend_of(ctx)->measured_s > ENOUGH_S) return all;
     for (int pass = 0; pass < PASSES; pass++)
         for (size_t n = 0; n < all.size(); n++) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 /* Raise it where kernels change: old times mean nothing then, and a run that goes on may add in another order. */
-enum { FUSED_TABLE_VERSION = 16 };
+enum { FUSED_TABLE_VERSION = 17 };
 
 /* What a choice depends on. Ops that differ in an operand only (the last layer's xg, adding to a gradient)
  * share it. */
@@ -19,7 +19,7 @@ struct FusedShape {
 struct FusedChoice {
     FusedShape shape;
     bool fused;
-    FusedVariant variant;                   /* the fastest fused one */
+    FusedVariant variant;                   /* what runs fused, or would with `on` */
     double fused_us, separate_us;           /* time_of both; 0 = not measured. Where fused loses, its time is the
                                              * library's times how much longer it takes in what it is worse at */
 };

@@ -1,14 +1,7 @@
-/* Which multiprocessors form a GPC, and what the blocks of a kernel count together. */
+/* Which multiprocessors form a GPC. */
 #pragma once
 #include "kernels/cuda/fused/places.h"
 #include <cuda_runtime.h>
-
-/* Of one kernel's clusters. Zeros before it; the last to leave sets them back. */
-struct ClusterCounts {
-    unsigned asked[MOST_GPCS];      /* for a place: take_place */
-    unsigned arrived;               /* at stops of the walk: arrivals() */
-    unsigned left;
-};
 
 struct Gpcs {
     int count;                      /* one with all multiprocessors where they cannot be told apart */

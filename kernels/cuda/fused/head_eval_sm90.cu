@@ -22,7 +22,11 @@ struct HeadEval : Epilogue {
     int target[2];
     RowRunningSum running;
 
-    static __device__ Row ahead(const Params &p, int row) { return Row{row_rstd(p.norm, row), p.targets[row]}; }
+    static __device__ Row ahead(const Params &p, int row)
+    {
+        const int target = p.targets[row];      /* loaded beside the sum's parts */
+        return Row{row_rstd(p.norm, row), target};
+    }
 
     __device__ void begin(const Row (&row)[2])
     {

@@ -27,7 +27,9 @@ struct Head : Epilogue {
 
     static __device__ Row ahead(const Params &p, int row)
     {
-        return Row{row_rstd(p.norm, row), p.anchor[row], p.targets[row]};
+        const float anchor = p.anchor[row];     /* loaded beside the sum's parts */
+        const int target = p.targets[row];
+        return Row{row_rstd(p.norm, row), anchor, target};
     }
 
     __device__ void begin(const Row (&row)[2])

@@ -12,7 +12,7 @@ enum { MOST_BUFFERS = 6 };      /* more would never be in flight */
 template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages, Share share)
 {
     const int rows = share == HALF_ROWS ? tile_rows / 2 : tile_rows;
-    const int beside = 8 * (2 * stages + CONSUMERS * (3 * MOST_BUFFERS + 2)) + CONSUMERS * rows * row_bytes<Program>();
+    const int beside = 8 * (2 * stages + CONSUMERS * (3 * MOST_BUFFERS + 2) + 2) + CONSUMERS * rows * row_bytes<Program>();
     const int left = SHARED_LIMIT - 1024 - beside - stages * (tile_rows + tile_cols) * 128;
     return Program::BUFFER ? std::min((int)MOST_BUFFERS, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
 }

@@ -24,10 +24,12 @@
  *
  * The two blocks of a cluster share their columns of B: they take turns at loading pieces of it for both.
  *
+ * tests/test_mainloop.cpp runs this file on the CPU, each thread a fibre, to check who waits for whom.
+ *
  * What limits large products is power, and operands on their way take some: so clusters that share them sit in one GPC
  * (places.h), keep pace along K, and every other round walks K backwards, from what is still in L2. */
 #pragma once
-#include "kernels/cuda/fused/gpcs.h"
+#include "kernels/cuda/fused/places.h"
 #include "kernels/cuda/fused/primitives.cuh"
 #include "kernels/cuda/fused/walk.h"
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
@@ -90,7 +92,7 @@ struct Gemm {
     static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
     static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * (BUFFERS + 1);
     static constexpr int AT_CORNERS = AT_BARRIERS + 8 * BARRIERS;
-    static constexpr int AT_ROWS = AT_CORNERS + 8 * CONSUMERS * BUFFERS;
+    static constexpr int AT_PLACE = AT_CORNERS + 8 * CONSUMERS * BUFFERS, AT_ROWS = AT_PLACE + 16;
     static constexpr int SHARED = 1024 + AT_ROWS + CONSUMERS * CM * ROW_BYTES;
 
     static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
@@ -124,6 +126,7 @@ template <class G> struct Shared {
     {
         return base + G::AT_CORNERS + 8 * (consumer * G::BUFFERS + buffer);
     }
+    __device__ uint32_t place() const { return base + G::AT_PLACE; }
     /* What is known of row `row` of a consumer's rows of a tile. */
     __device__ typename G::Program::Row &row(int consumer, int row) const
     {
@@ -166,17 +169,8 @@ template <class G> PTX Corner tile_corner(const GemmArgs &g, int tile)
 
 PTX unsigned add_one(unsigned *count) { return atomicAdd(count, 1); }
 
-/* Where the cluster begins: in the shared memory of its first block. */
-PTX uint32_t &place_of_cluster()
-{
-    __shared__ uint32_t place;
-    return place;
-}
-
-PTX int first_step()
-{
-    return (int)load_of_block(shared_address(&place_of_cluster()), 0);
-}
+/* Where the cluster begins in the walk: its first block has written that down. */
+template <class G> PTX int first_step(Shared<G> s) { return (int)load_of_block(s.place(), 0); }
 
 /* Remains a division: with clusters counted by the host single blocks were slower, docs/FUSED.md, "Finding the next tile". */
 PTX int step_stride(const GemmArgs &g) { return gridDim.x / g.cluster; }
@@ -212,7 +206,7 @@ PTX void load_operands(const GemmArgs &g, const CUtensorMap *a, const CUtensorMa
     const int rank = cluster_rank();
     bool paced = rank == 0 && stops_of(g.walk) > 0;
     bool backwards = false;     /* every other round: it begins with what the last one has left in L2 */
-    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g), backwards = !backwards) {
+    for (int step = first_step(s); step < step_end(g.walk); step += step_stride(g), backwards = !backwards) {
         const TilePart part = tile_part(g.walk, step);
         const Corner tile = tile_corner<G>(g, part.tile);
         int k = (backwards ? part.end - 1 : part.first) * BLOCK_K;
@@ -290,7 +284,7 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
     Ring<G::BUFFERS> ring;      /* of the buffers to wait for */
     int on_the_way = 0;
     bool inside = false;
-    ahead.tile = first_step() + (G::TOGETHER ? 0 : consumer * step_stride(g));
+    ahead.tile = first_step(s) + (G::TOGETHER ? 0 : consumer * step_stride(g));
 #pragma unroll 1
     for (;;) {
         if (!inside && ahead.tile < tile_end(g.walk)) ahead.enter(g, consumer), inside = true;
@@ -321,14 +315,14 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
 
 /* ---- warp 3: rows -------------------------------------------------------------------------------------- */
 
-/* A lane finds out about one row at a time. Those of a consumer's next tile take the place of its last one's, once that has
- * begun all its chunks: `known` and `taken` are the two barriers. */
+/* A lane finds out about one row at a time. Those of a consumer's next tile take the place of its last one's, once all its
+ * warps have read theirs: `known` and `taken` are the two barriers. */
 template <class G> PTX void look_ahead(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s)
 {
     int consumer = 0;
     uint32_t parity = 0;
 #pragma unroll 1
-    for (int tile = first_step(); tile < tile_end(g.walk);) {
+    for (int tile = first_step(s); tile < tile_end(g.walk);) {
         const int first = consumers_corner<G>(tile_corner<G>(g, tile), consumer).row;
         mbarrier_wait(s.taken(consumer), parity ^ 1);
 #pragma unroll 1
@@ -443,7 +437,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
     };
     if (!G::TOGETHER && consumer == 1) named_barrier_arrive(BARRIER_TURN, 256);     /* consumer 0 begins */
 
-    for (int step = first_step(); step < step_end(g.walk); step += step_stride(g), turn ^= 1) {
+    for (int step = first_step(s); step < step_end(g.walk); step += step_stride(g), turn ^= 1) {
         const TilePart here = tile_part(g.walk, step);
         const int k_blocks = here.end - here.first;
         if (!G::TOGETHER && turn != consumer) {
@@ -539,7 +533,7 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
             mbarrier_init(s.taken(i), 4);
         }
         mbarrier_init_fence();
-        if (first_block) place_of_cluster() = take_place(&g.places, g.counts->asked, g.gpc_of[multiprocessor()], add_one);
+        if (first_block) store_ints(s.place(), take_place(&g.places, g.counts->asked, g.gpc_of[multiprocessor()], add_one), 0);
     }
     __syncthreads();
     if (g.cluster > 1) cluster_sync();

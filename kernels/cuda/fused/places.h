@@ -32,6 +32,13 @@ static inline Places places_of(int gpcs, const int *multiprocessors, int cluster
     return p;
 }
 
+/* What the clusters of one kernel count together. Zeros before it; the last to leave sets them back. */
+typedef struct ClusterCounts {
+    unsigned asked[MOST_GPCS];      /* for a place: take_place */
+    unsigned arrived;               /* at stops of the walk: arrivals() in walk.h */
+    unsigned left;
+} ClusterCounts;
+
 /* Adds one to *count and returns what it was. */
 typedef unsigned (*CountUp)(unsigned *count);
 

@@ -23,7 +23,8 @@ struct Qkv : Epilogue {
 
     static __device__ Row ahead(const Params &p, int row)
     {
-        return Row{row_rstd(p.norm, row), (uint32_t)(p.rope.pos[row] * p.rope.head_dim)};
+        const uint32_t angles = (uint32_t)p.rope.pos[row] * p.rope.head_dim;    /* loaded beside the sum's parts */
+        return Row{row_rstd(p.norm, row), angles};
     }
 
     __device__ void begin(const Row (&row)[2])
