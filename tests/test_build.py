@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The set-up step and the test runner where something is wrong, and the README's key reference."""
+"""The set-up step, the test runner and the figures' script where something is wrong, and the README's key reference."""
 import os
 import pathlib
 import re
@@ -117,6 +117,12 @@ def test_kernels_that_overlap_wait_first():
 def test_readme_has_every_key():
     result = run("scripts/update_readme.sh", "--check")
     expect(result.returncode == 0, result)
+
+
+def test_figures_refuses_parts_it_does_not_know():
+    result = run("scripts/figures.sh", TMP / "figures", "steps", "step")
+    expect(result.returncode == 2 and "no part is called step: starts, steps" in result.stdout, result)
+    expect(not (TMP / "figures").exists(), "nothing is measured before")
 
 
 def main():
