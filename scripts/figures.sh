@@ -15,7 +15,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit
 [ $# -ge 1 ] || { sed -n '2,/^set -u/s/^# \{0,1\}//p' "$0" | sed '/^set -u/d' >&2; exit 2; }
-out=$1
+dir=$1
 shift
 parts=${*:-starts steps layers ops kernels errors}
 programs=build/cuda/tests/gpu
@@ -28,8 +28,8 @@ done
 for program in ./train $programs/bench_layer $programs/bench_fused $programs/bench_ops $programs/test_fused; do
     [ -x "$program" ] || { echo "figures.sh: $program is not there: make CUDA=1 train cuda-objects" >&2; exit 2; }
 done
-mkdir -p "$out" && out=$(cd "$out" && pwd) || exit
-export XDG_CACHE_HOME=$out/cache
+mkdir -p "$dir" && dir=$(cd "$dir" && pwd) || exit
+export XDG_CACHE_HOME=$dir/cache
 
 failed=0
 measure() { # a command; its output, behind it
@@ -56,10 +56,10 @@ for part in $parts; do
         ops) measure python3 scripts/bench_fused.py ;;
         kernels) measure $programs/bench_ops 8b ;;
         errors)
-            measure $programs/test_fused >"$out/test_fused.log"
-            measure python3 scripts/fused_errors.py "$out/test_fused.log" ;;
+            measure $programs/test_fused >"$dir/test_fused.log"
+            measure python3 scripts/fused_errors.py "$dir/test_fused.log" ;;
         esac
-    } >"$out/$part.txt"
-    echo "$out/$part.txt"
+    } >"$dir/$part.txt"
+    echo "$dir/$part.txt"
 done
 exit $failed
