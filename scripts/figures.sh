@@ -28,6 +28,7 @@ done
 for program in ./train $programs/bench_layer $programs/bench_fused $programs/bench_ops $programs/test_fused; do
     [ -x "$program" ] || { echo "figures.sh: $program is not there: make CUDA=1 train cuda-objects" >&2; exit 2; }
 done
+nvidia-smi -L >/dev/null 2>&1 || { echo "figures.sh: no GPU was found: nvidia-smi -L lists none" >&2; exit 2; }
 mkdir -p "$dir" && dir=$(cd "$dir" && pwd) || exit
 export XDG_CACHE_HOME=$dir/cache
 
