@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures again what README.md, docs/GPU.md and docs/FUSED.md say of speed, memory and errors. Needs an otherwise idle
-# Hopper GPU, PyTorch, and what `make CUDA=1 train cuda-objects` builds. All of it takes half an hour.
+# Hopper GPU, PyTorch, and what `make CUDA=1 train cuda-objects` builds.
 #
 #   scripts/figures.sh DIR [PART ...]
 #

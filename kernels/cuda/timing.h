@@ -20,6 +20,9 @@ struct Measuring {
  * those that are not far from the best. Short ones are recorded as a step is, so that no time to launch counts. */
 std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
 
+/* Times the best of those: what is measured again. */
+static const double NEAR_BEST = 1.04;
+
 /* Of the best of them, again in turn, and alone (0.14 s each, in one order and in the reverse). Once a backend's choices have
  * taken 40 s, in turn only, so that a start takes about a minute at most. */
 std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs);

@@ -84,7 +84,7 @@ struct Cluster {
     Meeting meeting;
 };
 
-/* A product that is under way, and how many were committed with it or behind it. */
+/* A product that is under way, and how many groups were committed before the one that it is in. */
 struct Product {
     std::function<void()> run;
     int group;

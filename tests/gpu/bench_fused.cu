@@ -7,7 +7,7 @@
  *                                   runs it; --cache keeps choices for the next process
  *   bench_fused WIDTH OP variants   every variant in turn with the unfused op and both products
  *   bench_fused WIDTH OP alone      every variant, the unfused op and both products with the card to themselves,
- *                                   as auto measures; the lowest and the highest of three times
+ *                                   one of the two ways in which auto measures; the lowest and the highest of three times
  *   bench_fused WIDTH OP once       every variant and the unfused op once, for a profiler */
 #include "kernels/cuda/timing.h"
 #include "tests/gpu/fused_cases.cuh"

@@ -13,7 +13,6 @@ enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
 enum { FINALISTS = 3 };                      /* variants measured once more, in turn and alone */
-static const double NEAR = 1.04;            /* times the best: what may be one */
 
 struct FusedEntry {
     FusedChoice choice;
@@ -174,7 +173,7 @@ static void measure(const OpContext *ctx, FusedChoice *choice, const std::vector
     const std::vector<double> us = time_first(ctx, op_name(op), runs);
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
-    while (order.size() > FINALISTS || us[order.back()] > NEAR * us[order[0]]) order.pop_back();
+    while (order.size() > FINALISTS || us[order.back()] > NEAR_BEST * us[order[0]]) order.pop_back();
 
     for (size_t i : order) finalists.push_back(runs[i]);
     const std::vector<Times> times = time_finalists(ctx, op_name(op), finalists);

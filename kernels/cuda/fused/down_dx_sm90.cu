@@ -20,7 +20,7 @@ template <bool WITH_Y> struct DownDx : Epilogue {
     float r[2];
     RowSum sum;
 
-    static __device__ Row ahead(const Params &p, int row) { return Row{row_rstd(p.norm, row)}; }
+    static __device__ Row ahead(const Params &p, int row) { return Row{rstd_of_row(p.norm, row)}; }
 
     __device__ void begin(const Row (&row)[2])
     {

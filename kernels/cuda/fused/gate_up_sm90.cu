@@ -17,7 +17,7 @@ struct GateUp : Epilogue {
 
     float r[2];
 
-    static __device__ Row ahead(const Params &p, int row) { return Row{row_rstd(p.norm, row)}; }
+    static __device__ Row ahead(const Params &p, int row) { return Row{rstd_of_row(p.norm, row)}; }
 
     __device__ void begin(const Row (&row)[2])
     {

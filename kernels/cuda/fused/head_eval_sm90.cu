@@ -25,7 +25,7 @@ struct HeadEval : Epilogue {
     static __device__ Row ahead(const Params &p, int row)
     {
         const int target = p.targets[row];      /* loaded beside the sum's parts */
-        return Row{row_rstd(p.norm, row), target};
+        return Row{rstd_of_row(p.norm, row), target};
     }
 
     __device__ void begin(const Row (&row)[2])

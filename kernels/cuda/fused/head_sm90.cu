@@ -29,7 +29,7 @@ struct Head : Epilogue {
     {
         const float anchor = p.anchor[row];     /* loaded beside the sum's parts */
         const int target = p.targets[row];
-        return Row{row_rstd(p.norm, row), anchor, target};
+        return Row{rstd_of_row(p.norm, row), anchor, target};
     }
 
     __device__ void begin(const Row (&row)[2])

@@ -18,7 +18,7 @@ struct NormDx : Epilogue {
 
     static __device__ Row ahead(const Params &p, int row)
     {
-        return Row{norm_pull(row_rstd(p.norm, row), row_sum(p.zdz, row), (float)p.norm.cols)};
+        return Row{norm_pull(rstd_of_row(p.norm, row), sum_of_row(p.zdz, row), (float)p.norm.cols)};
     }
 
     __device__ void begin(const Row (&row)[2]) { s[0] = row[0].s, s[1] = row[1].s; }

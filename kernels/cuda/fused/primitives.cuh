@@ -6,7 +6,7 @@
  * accumulators 8 slice + 2 p and + 1. `first` is Rows.first, so a thread ever sees two rows only.
  *
  *   map              plain arithmetic on pairs, from formulas.h
- *   vector load      row_sum, row_rstd, column_pair
+ *   vector load      sum_of_row, rstd_of_row, column_pair
  *   tile load/store  Tile16, and Tile32 with load_pair and store_pair, over chunk buffers that the copy engine
  *                    fills and empties; gathered_pair
  *   tile reduction   RowSum (partial sums a row and column tile), column_sum
@@ -59,7 +59,7 @@ PTX float2 column_pair(const float *vector, int col, int cols)
 }
 
 /* The sum of a row's parts. */
-PTX float row_sum(RowSums sums, int row)
+PTX float sum_of_row(RowSums sums, int row)
 {
     const float *part = sums.data + (int64_t)row * sums.parts, *const end = part + sums.parts;
     float total = 0;
@@ -76,9 +76,9 @@ PTX float row_sum(RowSums sums, int row)
     return total;
 }
 
-PTX float row_rstd(RowNorm norm, int row)
+PTX float rstd_of_row(RowNorm norm, int row)
 {
-    return norm_rstd(row_sum(norm.sumsq, row), (float)norm.cols, norm.eps);
+    return norm_rstd(sum_of_row(norm.sumsq, row), (float)norm.cols, norm.eps);
 }
 
 /* ---- tile load and store ------------------------------------------------------------------------------- */

@@ -24,7 +24,7 @@ struct Qkv : Epilogue {
     static __device__ Row ahead(const Params &p, int row)
     {
         const uint32_t angles = (uint32_t)p.rope.pos[row] * p.rope.head_dim;    /* loaded beside the sum's parts */
-        return Row{row_rstd(p.norm, row), angles};
+        return Row{rstd_of_row(p.norm, row), angles};
     }
 
     __device__ void begin(const Row (&row)[2])

@@ -13,7 +13,6 @@ enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
     FINALISTS = 4,              /* of them measured once more: in turn, and with the card to themselves */
 };
-static const double NEAR = 1.04;    /* times the best: what may be a finalist */
 
 struct GemmShape {
     GemmForm form;
@@ -284,7 +283,7 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
     const std::vector<double> first = time_first(ctx, op, runs());
     for (size_t i = 0; i < list.size(); i++) list[i].us = first[i];
     std::sort(list.begin(), list.end(), sooner);
-    const double near = NEAR * total(list[0]);
+    const double near = NEAR_BEST * total(list[0]);
     int kept[2] = {};   /* half of them of either kind, where there are two */
     list.erase(std::remove_if(list.begin(), list.end(),
                               [&](const Candidate &t) {
