@@ -315,8 +315,8 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
 
 /* ---- warp 3: rows -------------------------------------------------------------------------------------- */
 
-/* A lane finds out about one row at a time. Those of a consumer's next tile take the place of its last one's, once all its
- * warps have read theirs: `known` and `taken` are the two barriers. */
+/* A lane finds out about one row at a time, and says itself that it has. Those of a consumer's next tile take the place of its
+ * last one's, once all its warps have read theirs: `known` and `taken` are the two barriers. */
 template <class G> PTX void look_ahead(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s)
 {
     int consumer = 0;
@@ -328,8 +328,7 @@ template <class G> PTX void look_ahead(const GemmArgs &g, const typename G::Prog
 #pragma unroll 1
         for (int row = lane_of_warp(); row < G::CM; row += 32)
             s.row(consumer, row) = first + row < g.m ? G::Program::ahead(p, first + row) : typename G::Program::Row{};
-        __syncwarp();
-        if (lane_of_warp() == 0) mbarrier_arrive(s.known(consumer));
+        mbarrier_arrive(s.known(consumer));
         if (!G::TOGETHER || consumer) tile += step_stride(g);
         parity ^= consumer, consumer ^= 1;
     }
@@ -529,7 +528,7 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
             mbarrier_init(s.finished(0, i), 4);   /* warps of a consumer */
         }
         for (int i = 0; i < CONSUMERS; i++) {
-            mbarrier_init(s.known(i), 1);
+            mbarrier_init(s.known(i), 32);
             mbarrier_init(s.taken(i), 4);
         }
         mbarrier_init_fence();
