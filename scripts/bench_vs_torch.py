@@ -6,9 +6,9 @@
 PyTorch runs with torch.compile, cuDNN attention, fused AdamW and gradient clipping, once with parameters,
 gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by autocast (the recipe of coda.c).
 coda.c runs with separate kernels (off) and with fused ones where they are faster (auto). Processes take turns on
-the card, one measuring while the others are idle or not yet started, --rounds times; a time is the median of a
-process, a ratio the median over the rounds, with half the distance between the lowest and the highest. Ours run
-beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot from the same
+the card, one measuring while the others are idle or not yet started, --rounds times, each round in another order; a
+time is the median of a process, a ratio the median over the rounds, with half the distance between the lowest and the
+highest. Ours run beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot from the same
 work, so that no time to launch counts; a step of ours goes from one wait to the next, as in training. Both sides add
 in FP32 (allow_bf16_reduced_precision_reduction is off). Ours leaves the gradients of the norms' weights to the
 optimiser's pass over the weights, once a step: a layer's time is without them. Memory is PyTorch's largest sum of
@@ -16,6 +16,7 @@ allocations, and of ours what the device has given away since the context was th
 Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import argparse
+import functools
 import json
 import math
 import os
@@ -26,7 +27,7 @@ import tempfile
 import time
 
 VOCAB, LAYERS, TOKENS = 128256, 16, 16384
-HOT_SECONDS = 0.5
+HOT_SECONDS = 2     # a card that was idle meanwhile clocks 1 or 2 % higher in the first second
 WIDTHS = {
     "1b": dict(d=2048, f=8192, h=32, kv=8, hd=64, rows=16384),
     "8b": dict(d=4096, f=14336, h=32, kv=8, hd=128, rows=16384),
@@ -202,6 +203,17 @@ def run(command):
     return lines
 
 
+def take_turns(ways, rounds):
+    """What each way measures in each round. Rounds begin with one after another, so that none always meets the card as
+    the same neighbour has left it."""
+    found, keys = {key: [] for key in ways}, list(ways)
+    for i in range(rounds):
+        for j in range(len(keys)):
+            key = keys[(i + j) % len(keys)]
+            found[key].append(ways[key]())
+    return found
+
+
 def ratio_text(theirs, ours):
     """Above 1 we are faster. theirs, ours: milliseconds of each round."""
     ratios = [t / o for t, o in zip(theirs, ours)]
@@ -220,13 +232,13 @@ def compare_steps(options, results):
                         "--train.recompute=swiglu", f"--fusion={whole[fusion]}",
                         f"--train.moments={'bf16' if '+bf16' in fusion else 'fp32'}"])[-1]
 
-        found = {key: [] for key in options.recipes + options.fusion}
+        found = {}
         for recipe in options.recipes:      # one at a time: each fills a good part of the memory
             worker = TorchWorker("step", recipe, seq)
-            for _ in range(options.rounds):
-                found[recipe].append(worker.measure())
-                for fusion in options.fusion if recipe == options.recipes[0] else []:
-                    found[fusion].append(ours(fusion))
+            ways = {recipe: worker.measure}
+            if not found:
+                ways |= {fusion: functools.partial(ours, fusion) for fusion in options.fusion}
+            found |= take_turns(ways, options.rounds)
             worker.close()
         results[f"step_{seq}"] = found
         times = {key: [r["step_ms"] for r in value] for key, value in found.items()}
@@ -246,17 +258,18 @@ def compare_layers(options, results):
     print("one layer, seq 2048          forward ms  PyTorch        ratio     with backward ms  PyTorch        ratio")
     with tempfile.TemporaryDirectory() as cache:
         for name in options.widths:
-            command = [options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={','.join(fusions)}", name]
-            worker, theirs, ours = TorchWorker("layer", name, 2048), [], []
-            for _ in range(options.rounds):
-                theirs.append(worker.measure())
-                ours.append({r["fusion"]: r for r in run(command)})
+            def ours(fusion):
+                return run([options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={fusion}", name])[-1]
+
+            worker = TorchWorker("layer", name, 2048)
+            found = take_turns({"torch": worker.measure} | {f: functools.partial(ours, f) for f in fusions},
+                               options.rounds)
             worker.close()
-            results[f"layer_{name}"] = dict(ours=ours, torch=theirs)
+            results[f"layer_{name}"] = found
             for fusion in fusions:
                 line = f"  {name:4s} width, fusion {fusion:4s} "
                 for key in ("fwd_ms", "fwdbwd_ms"):
-                    mine, torchs = [o[fusion][key] for o in ours], [t[key] for t in theirs]
+                    mine, torchs = [r[key] for r in found[fusion]], [r[key] for r in found["torch"]]
                     line += (f"  {statistics.median(mine):13.3f} {statistics.median(torchs):8.3f}"
                              f"  {ratio_text(torchs, mine)}")
                 print(line, flush=True)
