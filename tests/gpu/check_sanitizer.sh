@@ -32,8 +32,8 @@ check() { # tool, program and its arguments; false where it found something
         good=$? found=$(head -1 <<<"$ours")
         name="$name ($(grep -cE "$libraries" <<<"$races") reports in libraries)" ;;
     esac
-    if [ $good = 0 ]; then echo "ok - $name"; else echo "not ok - $name: exit code $status, $found"; fi
-    return $good
+    if [ "$good" = 0 ]; then echo "ok - $name"; else echo "not ok - $name: exit code $status, $found"; fi
+    return "$good"
 }
 libraries='access at (cudnn|void cudnn|nvjet|cutlass|void cutlass|cublas|void cublas|sm[0-9]+_xmma|ampere_|gemm[^_])'
 export -f check
