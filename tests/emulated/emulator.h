@@ -22,6 +22,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __align__(bytes)
 
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
@@ -39,7 +40,7 @@ struct CUtensorMap {
 enum {
     BLOCK_THREADS = 384,
     SHARED_BYTES = 1 << 18,
-    DYNAMIC_AT = 1024 + 16,     /* where dynamic shared memory begins: not where a swizzle does */
+    DYNAMIC_AT = 1024,          /* where dynamic shared memory begins: behind what the driver keeps */
     TAG_BYTES = 1024,
     STACK_BYTES = 32 << 10,
     ADDRESS_BITS = 24,          /* a shared address is the block's rank above, the place in its memory below */
@@ -244,6 +245,7 @@ static inline unsigned atomicAdd(unsigned *p, unsigned value)
     return before;
 }
 
+static inline void __trap() { FAIL("trap"); }
 static inline void __nanosleep(unsigned) { others_first(1); }
 static inline void __stcg(float4 *to, float4 value) { *to = value; }
 static inline float4 __ldcg(const float4 *from) { return *from; }

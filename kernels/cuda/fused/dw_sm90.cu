@@ -49,9 +49,9 @@ template <bool ACCUMULATE> struct Dw : Epilogue {
     }
 
     /* The block that is last to finish adds all parts, in one fixed order. */
-    static __device__ void finish(const Params &p)
+    static __device__ void finish(const Params &p, uint32_t memory)
     {
-        __shared__ double warps[8];
+        double *warps = (double *)__cvta_shared_to_generic(memory);
         const int thread = threadIdx.x - 128;
         if (!p.partial) return;
         __threadfence();

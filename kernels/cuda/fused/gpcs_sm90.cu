@@ -91,7 +91,7 @@ Gpcs gpcs_open(int multiprocessors, cudaStream_t stream)
 ClusterCounts *gpcs_counts(Gpcs *gpcs, cudaStream_t stream)
 {
     cudaStreamCaptureStatus status;
-    CUDA_CHECK("launch", cudaStreamIsCapturing(stream, &status));
+    CUDA_CHECK("gpcs", cudaStreamIsCapturing(stream, &status));
     const int recorded = status != cudaStreamCaptureStatusNone;
     return gpcs->counts + 2 * recorded + (gpcs->turn[recorded] ^= 1);
 }

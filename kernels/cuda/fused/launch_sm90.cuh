@@ -8,15 +8,6 @@
 
 enum { MOST_BUFFERS = 6 };      /* more would never be in flight */
 
-/* Chunk buffers that fit beside the stages, barriers, corners and what `ahead` finds out. */
-template <class Program> constexpr int buffers_beside(int tile_rows, int tile_cols, int stages, Share share)
-{
-    const int rows = share == HALF_ROWS ? tile_rows / 2 : tile_rows;
-    const int beside = 8 * (2 * stages + CONSUMERS * (3 * MOST_BUFFERS + 2) + 2) + CONSUMERS * rows * row_bytes<Program>();
-    const int left = SHARED_LIMIT - 1024 - beside - stages * (tile_rows + tile_cols) * 128;
-    return Program::BUFFER ? std::min((int)MOST_BUFFERS, left / (CONSUMERS * std::max(1, (int)Program::BUFFER))) : 0;
-}
-
 /* D [m, n] over k, as G was compiled; a and b as they are stored. */
 template <class G>
 static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, int64_t n, int64_t k,
@@ -66,8 +57,16 @@ static void launch_gemm(const FusedCall &call, Tensor a, Tensor b, int64_t m, in
     CUDA_CHECK(op, cudaLaunchKernelEx(&config, gemm_sm90<G>, map_a, map_b, g, p));
 }
 
+/* Chunk buffers that fit beside all else. */
+template <class Program, Share SHARE, int BM, int BN, int STAGES> constexpr int buffers_beside()
+{
+    if constexpr (Program::BUFFER == 0) return 0;
+    typedef Gemm<Program, false, false, SHARE, BM, BN, STAGES, 1> With1;
+    return std::min((int)MOST_BUFFERS, 1 + (SHARED_LIMIT - With1::SHARED) / With1::A_BUFFER);
+}
+
 template <class Program, bool A_ROWS, bool B_ROWS, Share SHARE, int BM, int BN, int STAGES = 4>
-using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, SHARE, BM, BN, STAGES, buffers_beside<Program>(BM, BN, STAGES, SHARE)>;
+using TiledGemm = Gemm<Program, A_ROWS, B_ROWS, SHARE, BM, BN, STAGES, buffers_beside<Program, SHARE, BM, BN, STAGES>()>;
 
 /* The same for the tile that the call asks for. */
 template <class Program, bool A_ROWS, bool B_ROWS>

@@ -46,7 +46,7 @@ enum {
     BARRIER_FINISH = 3,         /* both consumers are done */
     BARRIER_PART = 4,           /* and 5: all threads of a consumer have left or may read a part's sums */
     MOST_LOOKS = 300,           /* for others at a stop: 0.2 ms, far more than they need */
-    SHARED_LIMIT = 227 * 1024 - 128,    /* less what programs declare themselves */
+    SHARED_LIMIT = 227 * 1024,  /* all that a block may ask for */
 };
 
 struct GemmArgs {
@@ -87,17 +87,19 @@ struct Gemm {
     static constexpr int B_PIECES = B_ROWS ? BN / 64 : 2, B_PIECE_BYTES = B_BYTES / B_PIECES;
     static constexpr int COLUMNS = Program::COLUMNS, ROW_BYTES = row_bytes<Program>();
 
-    /* shared memory, from a multiple of 1024 on */
+    /* shared memory, which begins at a multiple of 1024 */
     static constexpr int AT_B = STAGES * A_BYTES, AT_CHUNKS = AT_B + STAGES * B_BYTES;
     static constexpr int AT_BARRIERS = AT_CHUNKS + CONSUMERS * BUFFERS * Program::BUFFER;
     static constexpr int BARRIERS = 2 * STAGES + 2 * CONSUMERS * (BUFFERS + 1);
     static constexpr int AT_CORNERS = AT_BARRIERS + 8 * BARRIERS;
     static constexpr int AT_PLACE = AT_CORNERS + 8 * CONSUMERS * BUFFERS, AT_ROWS = AT_PLACE + 16;
-    static constexpr int SHARED = 1024 + AT_ROWS + CONSUMERS * CM * ROW_BYTES;
+    static constexpr int SHARED = AT_ROWS + CONSUMERS * CM * ROW_BYTES;
+    static constexpr int A_BUFFER = CONSUMERS * (Program::BUFFER + 8 * 3);  /* with its barriers and corner */
 
-    static_assert(SHARED <= SHARED_LIMIT, "too many stages or chunk buffers");
-    static_assert(Program::BUFFER == 0 || BUFFERS > 0,
-                  "no chunk buffer fits beside the stages: fewer COLUMNS, or LONG_K = false");
+    static_assert(SHARED <= SHARED_LIMIT,
+                  "too many stages or chunk buffers; where there is but one: fewer COLUMNS, or LONG_K = false");
+    static_assert(alignof(typename Program::Row) <= 8, "rows lie behind words of eight bytes");
+    static_assert(Program::BUFFER == 0 || BUFFERS > 0, "chunk buffers");
     static_assert(Program::BUFFER % 1024 == 0, "tiles in chunk buffers begin where the swizzle does");
     static_assert(Program::LOAD_BYTES <= Program::BUFFER && (COLUMNS == 32 || COLUMNS == 64), "chunk");
     static_assert(CM % 64 == 0 && CN % 64 == 0 && ROWS64 * CN <= 384, "tile");
@@ -503,7 +505,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
             if (first.col < g.n) program.end(p, rows, ColumnTile{first.col / G::CN, (g.n + G::CN - 1) / G::CN});
         }
     }
-    Program::finish(p);
+    Program::finish(p, s.a(0));
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------- */
@@ -513,8 +515,9 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1)
 gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
           const __grid_constant__ GemmArgs g, const __grid_constant__ typename G::Program::Params p)
 {
-    extern __shared__ uint8_t memory[];
-    const Shared<G> s = {(shared_address(memory) + 1023) & ~1023u};
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const Shared<G> s = {shared_address(memory)};
+    if (s.base % 1024) __trap();    /* a program has shared memory of its own */
     const bool first_block = cluster_rank() == 0;
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&a);

@@ -47,7 +47,7 @@ struct Epilogue {
     __device__ void begin(const Row (&)[2]) {}  /* whoever has another Row must have this, too */
     template <class Params> static __device__ void store(const Params &, uint32_t, int, int) {}
     template <class Params> __device__ void end(const Params &, Rows, ColumnTile) {}
-    template <class Params> static __device__ void finish(const Params &) {}
+    template <class Params> static __device__ void finish(const Params &, uint32_t) {}
 };
 
 /* ---- vector load --------------------------------------------------------------------------------------- */
