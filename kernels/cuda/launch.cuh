@@ -38,10 +38,18 @@ static inline cudaLaunchAttribute may_overlap()
     return attribute;
 }
 
+/* An op, and where in the code its kernel is launched. */
+struct LaunchedOp {
+    OpId id;
+    const char *file;
+    int line;
+    LaunchedOp(OpId op, const char *in = __builtin_FILE(), int at = __builtin_LINE()) : id(op), file(in), line(at) {}
+};
+
 /* Starts an op's kernel. It overlaps where the code that runs was compiled for Hopper: the other code does not wait. What the
  * kernel reads may be written while it starts, so it must not be read as constant (__ldg, const __restrict__). */
 template <class... Parameters, class... Arguments>
-static void launch(const OpContext *ctx, OpId op, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
+static void launch(const OpContext *ctx, LaunchedOp op, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
                    Arguments... arguments)
 {
     cudaLaunchAttribute overlap = may_overlap();
@@ -52,5 +60,5 @@ static void launch(const OpContext *ctx, OpId op, void (*kernel)(Parameters...),
     if (status == cudaSuccess) return;
     const char *name = "a kernel";
     cudaFuncGetName(&name, (const void *)kernel);
-    cuda_fail(__FILE__, __LINE__, op_name(op), name, cudaGetErrorString(status));
+    cuda_fail(op.file, op.line, op_name(op.id), name, cudaGetErrorString(status));
 }
