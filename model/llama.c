@@ -121,7 +121,8 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
     b->counts = malloc((size_t)(s->vocab + 1) * sizeof(int32_t));
     b->host_logits = device->alloc_host((size_t)s->vocab * sizeof(float));
     b->host_stats = device->alloc_host(sizeof *b->host_stats);
-    if (!b->staging || !b->counts || !b->host_logits || !b->host_stats || !upload_rope_table(model, config)) {
+    b->host_hyper = device->alloc_host(sizeof *b->host_hyper);
+    if (!b->staging || !b->counts || !b->host_logits || !b->host_stats || !b->host_hyper || !upload_rope_table(model, config)) {
         errors_add(errors, "out of memory while preparing the model");
         goto fail;
     }
@@ -139,7 +140,7 @@ void llama_destroy(Llama *model)
         for (int last = 0; last < 2; last++)
             if (b->micro_graph[first][last]) model->device->graph_release(b->micro_graph[first][last]);
     if (b->update_graph) model->device->graph_release(b->update_graph);
-    void *host[] = {b->staging, b->host_logits, b->host_stats};
+    void *host[] = {b->staging, b->host_logits, b->host_stats, b->host_hyper};
     for (int i = 0; i < 3; i++)
         if (host[i]) model->device->release_host(host[i]);
     if (model->memory) model->device->release(model->memory);
@@ -407,7 +408,8 @@ void llama_micro_step(Llama *model, const Batch *batch, float scale, bool first,
 StepStats llama_update(Llama *model, const Hyper *hyper)
 {
     struct LlamaBuffers *b = model->buffers;
-    model->device->upload(model->ctx.stream, b->hyper, hyper, sizeof *hyper);
+    *b->host_hyper = *hyper;
+    model->device->upload(model->ctx.stream, b->hyper, b->host_hyper, sizeof *hyper);
     run_recorded(model, weight_pass, &b->update_graph, &b->update_runs);
     model->device->download(model->ctx.stream, b->host_stats, b->stats, sizeof *b->host_stats);
     model->device->wait(model->ctx.stream);

@@ -32,6 +32,7 @@ struct LlamaBuffers {
     int32_t   *counts;          /* [vocab + 1]: for sorting rows by token */
     float     *host_logits;     /* [V] */
     StepStats *host_stats;
+    Hyper     *host_hyper;
     Graph     *micro_graph[2][2];   /* by first, last */
     int        micro_runs[2][2];
     Graph     *update_graph;

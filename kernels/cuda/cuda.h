@@ -11,7 +11,7 @@ typedef struct CudaOptions {
     CudaAttention attention;
     FusionMode    fusion[FUSE_COUNT];   /* by FusionKey */
     const char   *cache_dir;            /* measured choices are kept here; NULL = measure at each start */
-    size_t        workspace_limit;      /* bytes that library workspaces may take in all */
+    size_t        workspace_limit;      /* bytes: GEMM_WORKSPACE, and what is left is for attention */
 } CudaOptions;
 
 extern const Ops cuda_ops;
