@@ -327,8 +327,12 @@ static bool load_or_init(Training *t, bool resume, Errors *errors)
     bool ok = loaded >= 0;
     if (ok) fprintf(stderr, "resumed: %s, %d tensors, step %lld\n", dir, loaded, (long long)t->state.step);
     if (ok) choices_restore(&t->state, &t->setup.backend);
-    if (ok && t->other_kernels && !t->setup.backend.device->host_memory)
+    const bool gpu = !t->setup.backend.device->host_memory;
+    if (ok && gpu && t->other_kernels)
         fprintf(stderr, "note: other kernels than before, so this continuation is not bitwise the same\n");
+    if (ok && gpu && c->train.attention == ATTENTION_CUDNN && !c->train.deterministic)
+        fprintf(stderr, "note: attention's gradients are added in any order without train.deterministic=true, so this "
+                "continuation is not bitwise the same\n");
     if (ok && t->other_parts)
         fprintf(stderr, "note: the batch is worked on in other parts than before, so this continuation is not bitwise the "
                 "same\n");

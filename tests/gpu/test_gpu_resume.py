@@ -136,6 +136,13 @@ def resume_is_bitwise(folder, fusion):
     return f"{same_end(first, second)} tensors, {len(before)} measured choices"
 
 
+def says_what_is_not_bitwise(folder, fusion):
+    resumed = train(os.path.join(folder, "cache"), write_config(folder, "parts", fusion), "--resume",
+                    "--train.deterministic=false")
+    for cause in ("other kernels than before", "without train.deterministic=true"):
+        assert re.search(f"{cause}.*not bitwise", resumed.stderr), resumed.stderr[-2000:]
+
+
 def second_start_measures_nothing(folder, fusion):
     cold, warm = (train(os.path.join(folder, "kept"), write_config(folder, name, fusion), "--train.steps=3").stderr
                   for name in ("cold", "warm"))
@@ -166,6 +173,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             make_data(folder)
             check(f"resume is bitwise, fusion={fusion}", resume_is_bitwise, folder, fusion)
+            check(f"a resumed run says what is not bitwise, fusion={fusion}", says_what_is_not_bitwise, folder, fusion)
             check(f"validation and samples, fusion={fusion}", validates_and_samples, folder)
             check(f"a second start measures nothing, fusion={fusion}", second_start_measures_nothing, folder, fusion)
     sys.exit(failures != 0)
