@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Measures again what README.md, docs/GPU.md and docs/FUSED.md say of speed, memory and errors. Needs an otherwise idle
-# Hopper GPU, PyTorch, and what `make CUDA=1 train cuda-objects` builds.
+# Measures again what README.md, docs/GPU.md and docs/FUSED.md say of starts, steps, layers, ops, copies and errors against
+# FP64. Curves and gradients beside PyTorch's are loss_curves.py's and test_against_torch.py's; what FUSED.md has under "What
+# limits them" names its own commands. Needs an otherwise idle Hopper GPU, PyTorch, and what `make CUDA=1 train cuda-objects`
+# builds.
 #
 #   scripts/figures.sh DIR [PART ...]
 #
@@ -11,7 +13,7 @@
 #   ops       each fused op against cublasLt and a separate kernel
 #   kernels   separate kernels against copies
 #   errors    each fused op against FP64
-# Measured choices go to DIR/cache, which must not be there yet for the first start to be one.
+# Measured choices go to DIR/cache; for each first start to a folder in it, which must not be there yet.
 set -u
 cd "$(dirname "$0")/.." || exit
 [ $# -ge 1 ] || { sed -n '2,/^set -u/s/^# \{0,1\}//p' "$0" | sed '/^set -u/d' >&2; exit 2; }
@@ -37,8 +39,10 @@ measure() { # a command; its output, behind it
     echo "\$ $*"
     "$@" 2>&1 || { echo "failed: exit code $?"; failed=1; }
 }
-start() { # config and options: what a start takes
-    measure ./train bench "$@" --run.device=cuda --warmup=2 --steps=8
+starts() { # folder of choices, config and options: what the first start takes, and the second
+    for _ in first second; do
+        XDG_CACHE_HOME=$dir/cache/$1 measure ./train bench "${@:2}" --run.device=cuda --warmup=2 --steps=8
+    done
 }
 
 for part in $parts; do
@@ -47,11 +51,10 @@ for part in $parts; do
         date -u +%F
         case $part in
         starts)
-            for fusion in none auto; do
-                for _ in first second; do start configs/llama3_1b.json --train.recompute=swiglu --fusion=$fusion; done
-            done
-            start configs/llama3_8b.json
-            start configs/width_70b.json ;;
+            starts 1b_none configs/llama3_1b.json --train.recompute=swiglu --fusion=none
+            starts 1b configs/llama3_1b.json --train.recompute=swiglu
+            starts 8b configs/llama3_8b.json
+            starts 70b configs/width_70b.json ;;
         steps) measure python3 scripts/bench_vs_torch.py --fusion=off,auto,auto+bf16 step ;;
         layers) measure python3 scripts/bench_vs_torch.py --fusion=off,auto layer ;;
         ops) measure python3 scripts/bench_fused.py ;;
