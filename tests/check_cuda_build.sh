@@ -49,6 +49,12 @@ if [ $built != 0 ]; then
     grep -vE '^  (compile|link) ' "$log"
 else
     pass "the CUDA build links"
+    for arch in sm_80 sm_90a; do
+        if grep -q "for '$arch'" build/cuda/kernels/cuda/*.log build/cuda/kernels/cuda/fused/*.log; then pass "the binary holds $arch"
+        else fail "the binary holds $arch"; fi
+    done
+    if grep -q 'arch=compute_80,code=\[.*compute_80\]' build/cuda/flags; then pass "the binary holds PTX for newer GPUs"
+    else fail "the binary holds PTX for newer GPUs"; cat build/cuda/flags; fi
     needed=$(ldd build/cuda/train)
     if echo "$needed" | grep -qE 'libcuda\.so|libnccl|not found'; then
         fail "train needs neither the driver's library nor NCCL"; echo "$needed"
