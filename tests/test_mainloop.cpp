@@ -102,17 +102,25 @@ private:
     }
 };
 
-/* What a launch has; its fibres begin in `enter`. */
-template <class G> struct Launch {
+enum { MOST_KERNELS = 3, MOST_TURNS = 30000000 };
+
+/* What launches of one kernel have, but for the counts that they take turns at; their fibres begin in `enter`. */
+template <class G> struct Launches {
     static inline GemmArgs args;
+    static inline ClusterCounts counts[2];
+    static inline Kernel kernels[MOST_KERNELS];
     static inline typename G::Program::Params params;
     static inline CUtensorMap a, b;
 
     static void enter()
     {
-        gemm_sm90<G>(a, b, args, params);
+        Kernel *kernel = me()->block->cluster->kernel;
+        GemmArgs mine = args;
+        mine.counts = &counts[(kernel - kernels) % 2];
+        gemm_sm90<G>(a, b, mine, params);
         me()->done = true;
         me()->block->left++;
+        if (++kernel->left == kernel->threads) wake(&kernel->end);
         sleep_fibre();
     }
 };
@@ -125,18 +133,18 @@ static std::unique_ptr<Fibre> fibre_of(Block *block, int thread, void (*enter)()
     fibre->context.uc_stack.ss_sp = fibre->stack.data();
     fibre->context.uc_stack.ss_size = fibre->stack.size();
     makecontext(&fibre->context, enter, 0);
-    wake(fibre.get());
     return fibre;
 }
 
 struct Shape {
-    int m, n, k_blocks, cluster, multiprocessors, group;
+    int m, n, k_blocks, cluster, multiprocessors, group, kernels;
 };
 
 /* Runs fibres and copies by lot until nothing is left to do. slow: a warp that has its turn less often. */
 static void run_to_end(int slow, unsigned copies_rest)
 {
     Emulator &e = emulator;
+    int64_t turns = 0;
     while (!e.ready.empty() || !e.copies.empty()) {
         if (!e.copies.empty() && (e.ready.empty() || e.lot() % copies_rest == 0)) {
             std::swap(e.copies[e.lot() % e.copies.size()], e.copies.back());
@@ -147,6 +155,7 @@ static void run_to_end(int slow, unsigned copies_rest)
         }
         size_t i = e.lot() % e.ready.size();
         for (int again = 0; again < 4 && e.ready[i]->thread / 32 == slow; again++) i = e.lot() % e.ready.size();
+        if (++turns == MOST_TURNS) FAIL("threads go round and round");
         e.now = e.ready[i];
         e.ready[i] = e.ready.back();
         e.ready.pop_back();
@@ -157,7 +166,7 @@ static void run_to_end(int slow, unsigned copies_rest)
 
 template <class G> static void walk(const Shape &s, uint64_t seed)
 {
-    typedef Launch<G> L;
+    typedef Launches<G> L;
     Emulator &e = emulator;
     e = Emulator();
     e.lot.seed(seed);
@@ -173,8 +182,8 @@ template <class G> static void walk(const Shape &s, uint64_t seed)
     std::vector<float> sums((size_t)(parts * (g.walk.parts - 1)) * PartSums<G>::FLOATS + 1);
     std::vector<unsigned> arrived((size_t)parts + 1);
     const std::vector<uint8_t> gpc_of(1);
-    ClusterCounts counts = {};
-    g.sums = sums.data(), g.arrived = arrived.data(), g.gpc_of = gpc_of.data(), g.counts = &counts;
+    L::counts[0] = L::counts[1] = {};
+    g.sums = sums.data(), g.arrived = arrived.data(), g.gpc_of = gpc_of.data();
     g.places = places_of(1, &s.multiprocessors, count);
     L::params = {{G::Program::LOAD_BYTES}};
     L::a = {G::A_ROWS ? 64 * 128 : G::A_BYTES};
@@ -182,15 +191,23 @@ template <class G> static void walk(const Shape &s, uint64_t seed)
     matrix = {s.m, s.n, s.k_blocks, {}};
     matrix.stored.assign((size_t)(s.m + 63) / 64, std::vector<int>((size_t)(s.n + G::COLUMNS - 1) / G::COLUMNS));
 
-    std::vector<Cluster> clusters((size_t)count);
+    std::vector<Cluster> clusters((size_t)(count * s.kernels));
     std::vector<std::unique_ptr<Fibre>> fibres;
     e.cluster = s.cluster, e.blocks = count * s.cluster;
-    for (Cluster &cluster : clusters)
+    for (int k = 0; k < s.kernels; k++) L::kernels[k] = Kernel{e.blocks * BLOCK_THREADS, e.blocks};
+    for (int k = 1; k < s.kernels; k++) L::kernels[k].before = &L::kernels[k - 1];
+    for (size_t i = 0; i < clusters.size(); i++)
         for (int rank = 0; rank < s.cluster; rank++) {
+            Cluster &cluster = clusters[i];
+            cluster.kernel = &L::kernels[i / (size_t)count];
             cluster.blocks.emplace_back(new Block);
             Block *block = cluster.blocks.back().get();
             block->cluster = &cluster, block->rank = rank;
-            for (int thread = 0; thread < BLOCK_THREADS; thread++) fibres.push_back(fibre_of(block, thread, L::enter));
+            for (int thread = 0; thread < BLOCK_THREADS; thread++) {
+                fibres.push_back(fibre_of(block, thread, L::enter));
+                if (cluster.kernel->before) cluster.kernel->before->next.push_back(fibres.back().get());
+                else wake(fibres.back().get());
+            }
         }
     const int warps = BLOCK_THREADS / 32;
     run_to_end((int)(seed % (unsigned)(warps + 2)), 1 + (unsigned)(seed / 14 % 3) * 20);
@@ -199,12 +216,16 @@ template <class G> static void walk(const Shape &s, uint64_t seed)
     if (waits) FAIL("%d threads wait for ever: [%d, %d], %d blocks of K, clusters of %d", (int)waits, s.m, s.n, s.k_blocks, s.cluster);
     for (const auto &row : matrix.stored)
         for (int times : row)
-            if (times != 1) FAIL("a chunk is stored %d times: [%d, %d], %d blocks of K", times, s.m, s.n, s.k_blocks);
-    if (std::count(arrived.begin(), arrived.end(), 0u) != (long)arrived.size() || counts.left || counts.arrived)
-        FAIL("counts are not zero again");
+            if (times != s.kernels)
+                FAIL("a chunk is stored %d times by %d kernels: [%d, %d], %d blocks of K", times, s.kernels, s.m, s.n, s.k_blocks);
+    const ClusterCounts zero = {};
+    for (const ClusterCounts &counts : L::counts)
+        if (memcmp(&counts, &zero, sizeof zero)) FAIL("counts are not zero again");
+    if (std::count(arrived.begin(), arrived.end(), 0u) != (long)arrived.size()) FAIL("counts of parts are not zero again");
 }
 
-/* Few tiles and many, for all multiprocessors and for some, with tails; tiles that are split, and tiles with stops. */
+/* Few tiles and many, for all multiprocessors and for some, with tails; tiles that are split, and tiles with stops; a kernel
+ * by itself, and several that overlap. */
 template <class G> static void check_walks(const char *name, int walks, uint64_t seed)
 {
     std::mt19937_64 lot(seed);
@@ -219,6 +240,7 @@ template <class G> static void check_walks(const char *name, int walks, uint64_t
         if (i % 13 == 6) s.k_blocks = PACED_BLOCKS + upto(10);
         if (i % 11 == 5) s.m = upto(60), s.n = 8;
         s.group = upto(4);
+        s.kernels = upto(3) == 3 ? MOST_KERNELS : 1;
         walk<G>(s, seed * 1000 + (uint64_t)i);
     }
     printf("ok - mainloop: %s\n", name);

@@ -1,4 +1,4 @@
-/* Blocks of a kernel on the CPU, as far as the order of things goes: each thread is a fibre, and which one goes on is drawn by
+/* Blocks of kernels on the CPU, as far as the order of things goes: each thread is a fibre, and which one goes on is drawn by
  * lot wherever they meet, wait or touch shared memory. Copies arrive when the lot falls on them, products happen when they are
  * waited for, which is as late as the hardware may be. Shared memory is real, but of a tile that a copy brings it holds only
  * which one it is: a tag at every 1024 bytes. The headers beside this one stand in for those of the same names. */
@@ -71,9 +71,19 @@ struct Meeting {
 
 struct Cluster;
 
+/* One of a stream: it starts once all blocks of the one before allow it, and may still find them running. */
+struct Kernel {
+    int threads, blocks;
+    int left = 0, allowing = 0;     /* threads that have ended, blocks that let the next kernel start */
+    Kernel *before = nullptr;
+    std::vector<Fibre *> next;      /* the next kernel's */
+    Waiting end;
+};
+
 struct Block {
     Cluster *cluster;
     int rank, left = 0;         /* threads that have ended: then nobody may reach into it any more */
+    bool allows = false;        /* the next kernel to start */
     std::vector<uint8_t> memory = std::vector<uint8_t>(SHARED_BYTES, 0xa5);
     std::map<uint32_t, MBarrier> barriers;
     Meeting named[16], warps[BLOCK_THREADS / 32], warpgroups[BLOCK_THREADS / 128], all;
@@ -81,6 +91,7 @@ struct Block {
 };
 
 struct Cluster {
+    Kernel *kernel;
     std::vector<std::unique_ptr<Block>> blocks;
     Meeting meeting;
 };
@@ -240,6 +251,7 @@ static inline float __shfl_xor_sync(unsigned, float value, int mask)
 
 static inline unsigned atomicAdd(unsigned *p, unsigned value)
 {
+    others_first(2);
     const unsigned before = *p;
     *p += value;
     return before;
