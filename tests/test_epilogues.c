@@ -31,6 +31,14 @@ static void test_swiglu(void **state)
     assert_true(swiglu_grad(-200, 3, 2).gate == 0 && swiglu_grad(200, 3, 2).gate == 6);
 }
 
+static void test_columns_of_heads(void **state)
+{
+    (void)state;
+    for (int head_dim = 64; head_dim <= 1024; head_dim += 64)
+        for (int col = 0; col < MOST_HEAD_COLUMNS; col += 64)
+            assert_int_equal(column_in_head(col, head_dim, 1.0f / (float)head_dim), col % head_dim);
+}
+
 static void test_rotation(void **state)
 {
     OpTest *test = test_of(state);
@@ -182,6 +190,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_swiglu, op_test_setup, op_test_teardown),
+        cmocka_unit_test(test_columns_of_heads),
         cmocka_unit_test_setup_teardown(test_rotation, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_sums_of_squares, op_test_setup, op_test_teardown),
         cmocka_unit_test_setup_teardown(test_norm_gradient, op_test_setup, op_test_teardown),

@@ -79,6 +79,14 @@ HOST_DEVICE SwigluGrad swiglu_grad(float gate, float up, float dy)
 
 /* ---- rotary embedding ---------------------------------------------------------------------------------- */
 
+/* col % head_dim, for columns below MOST_HEAD_COLUMNS; less than half as long as a division. heads_a_column: 1 / head_dim */
+enum { MOST_HEAD_COLUMNS = 1 << 21 };
+
+HOST_DEVICE int column_in_head(int col, int head_dim, float heads_a_column)
+{
+    return col - (int)((col + 0.5f) * heads_a_column) * head_dim;
+}
+
 typedef struct RotatedPair { float a, b; } RotatedPair;
 
 HOST_DEVICE RotatedPair rotate_pair(float a, float b, float cosine, float sine)

@@ -1,5 +1,6 @@
 /* Which implementation of an op runs, and what the fused one takes. */
 #include "kernels/cuda/fused/dispatch.h"
+#include "kernels/cuda/formulas.h"
 #include "kernels/cuda/fused/autotune.h"
 #include <cstdio>
 #include <cstring>
@@ -127,7 +128,7 @@ static void run(const OpContext *ctx, const FusedShape &shape, bool fits, Tensor
 
 void dispatch_qkv(const OpContext *ctx, Tensor qkv, Tensor x, Tensor w, RowNorm norm, Rope rope)
 {
-    bool fits = suits(ctx, DTYPE_BF16, {qkv, x, w}) && rope.head_dim % 64 == 0;
+    bool fits = suits(ctx, DTYPE_BF16, {qkv, x, w}) && rope.head_dim % 64 == 0 && rope.rotated <= MOST_HEAD_COLUMNS;
     run(ctx, {OP_QKV, qkv.rows, qkv.cols, x.cols}, fits, qkv, false, true,
         [&](const FusedCall &call, Tensor) { fused_qkv(call, qkv, x, w, norm, rope); },
         [&](Tensor) { cuda_qkv(ctx, qkv, x, w, norm, rope); });

@@ -40,8 +40,7 @@ struct Qkv : Epilogue {
             rotate_chunk(acc, buffer, [](int, int, RotatedPair in) { return in; });
             return;
         }
-        /* col % head_dim: exact up to 2^21 columns, and less than half as long as a division */
-        const int head = (int)((col + 0.5f) * p.heads_a_column), within = col - head * p.rope.head_dim;
+        const int within = column_in_head(col, p.rope.head_dim, p.heads_a_column);
         const float *at[2] = {p.rope.cos_sin + (angles[0] + (uint32_t)within),
                               p.rope.cos_sin + (angles[1] + (uint32_t)within)};
         rotate_chunk(acc, buffer, [&](int h, int eighth, RotatedPair in) {
