@@ -318,7 +318,7 @@ PTX void move_chunks(const GemmArgs &g, const typename G::Program::Params &p, Sh
 /* ---- warp 3: rows -------------------------------------------------------------------------------------- */
 
 /* A lane finds out about one row at a time, and says itself that it has. Those of a consumer's next tile take the place of its
- * last one's, once all its warps have read theirs: `known` and `taken` are the two barriers. */
+ * last one's, once all its threads have read theirs: `known` and `taken` are the two barriers. */
 template <class G> PTX void look_ahead(const GemmArgs &g, const typename G::Program::Params &p, Shared<G> s)
 {
     int consumer = 0;
@@ -409,13 +409,16 @@ PTX void take_sums(const GemmArgs &g, TilePart part, int consumer, float (&acc)[
     }
 }
 
-/* Of a tile, where it is a consumer's turn. The warp that moves chunks has written it down. */
+/* Of a tile, where it is a consumer's turn. The warp that moves chunks has written it down. Of each warp only the lane reads it
+ * that later says that the buffer is finished, whereupon the next one is written there. */
 template <class G>
 PTX Corner first_chunk(const GemmArgs &g, Shared<G> s, int tile, int consumer, Ring<G::BUFFERS ? G::BUFFERS : 1> buffer)
 {
     if constexpr (G::BUFFERS > 0) {
         mbarrier_wait(s.loaded(consumer, buffer.slot), buffer.parity);
-        return corner_of_chunk(s, consumer, buffer.slot);
+        Corner corner = {};
+        if (lane_of_warp() == 0) corner = corner_of_chunk(s, consumer, buffer.slot);
+        return Corner{__shfl_sync(~0u, corner.row, 0), __shfl_sync(~0u, corner.col, 0)};
     } else {
         return consumers_corner<G>(tile_corner<G>(g, tile), consumer);
     }
@@ -481,11 +484,7 @@ PTX void consume(const GemmArgs &g, const typename G::Program::Params &p, Shared
                 if (i == 0) mbarrier_wait(s.known(consumer), rows_parity);
 #pragma unroll
                 for (int h = 0; h < 2; h++) row[h] = s.row(consumer, i * 64 + fragment_row() + 8 * h);
-                if (i + 1 == G::ROWS64) {
-                    __syncwarp();
-                    if (lane_of_warp() == 0) mbarrier_arrive(s.taken(consumer));
-                    rows_parity ^= 1;
-                }
+                if (i + 1 == G::ROWS64) mbarrier_arrive(s.taken(consumer)), rows_parity ^= 1;
             }
             program.begin(row);
 #pragma unroll
@@ -532,7 +531,7 @@ gemm_sm90(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtenso
         }
         for (int i = 0; i < CONSUMERS; i++) {
             mbarrier_init(s.known(i), 32);
-            mbarrier_init(s.taken(i), 4);
+            mbarrier_init(s.taken(i), 128);
         }
         mbarrier_init_fence();
         if (first_block) store_ints(s.place(), take_place(&g.places, g.counts->asked, g.gpc_of[multiprocessor()], add_one), 0);
