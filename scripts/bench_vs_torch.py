@@ -8,15 +8,17 @@ gradients and moments in BF16, once with all three in FP32 and BF16 matmuls by a
 coda.c runs with separate kernels (off) and with fused ones where they are faster (auto). Processes take turns on
 the card, one measuring while the others are idle or not yet started, --rounds times, each round in another order; a
 time is the median of a process, a ratio the median over the rounds, with half the distance between the lowest and the
-highest. Ours run beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot from the same
-work, so that no time to launch counts; a step of ours goes from one wait to the next, as in training. Both sides add
-in FP32 (allow_bf16_reduced_precision_reduction is off). Ours leaves the gradients of the norms' weights to the
+highest. Ours run beside the first recipe. PyTorch and our layers queue all repetitions at once, on a card that is hot
+from the same work, so that no time to launch counts; a step of ours goes from one wait to the next, as in training.
+Both sides add in FP32 (allow_bf16_reduced_precision_reduction is off). Ours runs with the cuDNN that it finds by itself,
+or, as PyTorch does, with PyTorch's (--torch-cudnn). Ours leaves the gradients of the norms' weights to the
 optimiser's pass over the weights, once a step: a layer's time is without them. Memory is PyTorch's largest sum of
 allocations, and of ours what the device has given away since the context was there, libraries included.
 Needs a GPU, a PyTorch that can use it, and ./train built with CUDA.
 """
 import argparse
 import functools
+import importlib.util
 import json
 import math
 import os
@@ -194,9 +196,20 @@ class TorchWorker:
         self.process.wait()
 
 
-def run(command):
-    """What a process reports: one dictionary a line of JSON."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def with_torch_cudnn():
+    """The environment, with the cuDNN that PyTorch was installed with first on the library path."""
+    found = importlib.util.find_spec("nvidia.cudnn")
+    if not found:
+        sys.exit("error: --torch-cudnn: PyTorch has no cuDNN of its own here (the Python package nvidia.cudnn)")
+    folder = os.path.join(found.submodule_search_locations[0], "lib")
+    folders = [folder] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
+
+
+def run(options, command):
+    """What a process of ours reports: one dictionary a line of JSON."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=with_torch_cudnn() if options.torch_cudnn else None)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         sys.exit(f"error: {' '.join(command)} failed:\n{done.stderr[-2000:]}{done.stdout[-500:]}")
@@ -227,7 +240,7 @@ def compare_steps(options, results):
              "auto": "coda.c, fused where faster", "on": "coda.c, fused", "auto+bf16": "same, BF16 moments"}
     for seq in options.seq:
         def ours(fusion):
-            return run([options.train, "bench", options.config, "--run.device=cuda", f"--train.seq_len={seq}",
+            return run(options, [options.train, "bench", options.config, "--run.device=cuda", f"--train.seq_len={seq}",
                         f"--train.micro_batch={TOKENS // seq}", f"--train.tokens_per_step={TOKENS}",
                         "--train.recompute=swiglu", f"--fusion={whole[fusion]}",
                         f"--train.moments={'bf16' if '+bf16' in fusion else 'fp32'}"])[-1]
@@ -259,7 +272,7 @@ def compare_layers(options, results):
     with tempfile.TemporaryDirectory() as cache:
         for name in options.widths:
             def ours(fusion):
-                return run([options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={fusion}", name])[-1]
+                return run(options, [options.layer, "--seq=2048", f"--cache={cache}", f"--fusion={fusion}", name])[-1]
 
             worker = TorchWorker("layer", name, 2048)
             found = take_turns({"torch": worker.measure} | {f: functools.partial(ours, f) for f in fusions},
@@ -307,6 +320,7 @@ def main():
     parser.add_argument("--fusion", type=words(["off", "auto", "on", "auto+bf16"]), default=["off", "auto"],
                         help="of ours; auto+bf16: with moments in BF16, in the step")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--torch-cudnn", action="store_true", help="ours, too, runs with the cuDNN that PyTorch brings along")
     options = parser.parse_args()
     parts = options.parts or ["step", "layer"]
     if set(parts) - {"step", "layer"} or options.rounds < 1:

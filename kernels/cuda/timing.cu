@@ -1,18 +1,16 @@
 #include "kernels/cuda/timing.h"
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <numeric>
 
-static const float HEAT_MS = 100, TURN_MS = 300;     /* of rounds in turn: until the card is hot, and that count */
-static const float SETTLE_MS = 40, ALONE_MS = 100;   /* of one run by itself: until its clock is steady, and that count */
-enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 60, PASSES = 2 };
+static const float HEAT_MS = 100;       /* of rounds in turn, until the card is hot */
+enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 60 };
 static const double FAR = 1.3;          /* times the best: not looked at again once the card is hot */
 static const float SHORT_MS = 1;        /* shorter runs are recorded, as many as take so long */
 static const float LEAST_MS = 1e-3f;    /* what events can tell apart */
-static const double ENOUGH_S = 40;      /* of measuring at a start */
+static const double ENOUGH_S = 45;      /* of measuring at a start */
 enum { MOST_RUNS = 200 };               /* of each part: runs that are short do not come near the power limit */
 
 static double median(std::vector<double> *times)
@@ -98,27 +96,28 @@ public:
         for (const Run &run : runs) batches.emplace_back(new Batch(&events, stream, &run));
     }
 
-    /* Median microseconds of each run over rounds in which all take turns. A run that takes more than `far` times the best once
-     * the card is hot keeps what it took until then. */
-    std::vector<double> in_turn(double far)
+    /* Median microseconds of each run over rounds in which all take turns. A run that is far from the best once the card is hot
+     * keeps what it took until then. */
+    std::vector<double> in_turn(float ms)
     {
         std::vector<double> us(batches.size());
         std::vector<size_t> all(batches.size()), near;
         std::iota(all.begin(), all.end(), 0);
         rounds(all, HEAT_MS, 1, &us);
+        if (ms == 0) return us;
         const double best = *std::min_element(us.begin(), us.end());
         for (size_t i : all)
-            if (us[i] <= far * best) near.push_back(i);
-        rounds(near, TURN_MS, LEAST_ROUNDS, &us);
+            if (us[i] <= FAR * best) near.push_back(i);
+        rounds(near, ms, LEAST_ROUNDS, &us);
         return us;
     }
 
     /* Microseconds of run i with the card to itself. */
-    double alone(size_t i)
+    double alone(size_t i, float ms)
     {
         const Batch &batch = *batches[i];
-        for (int left = batch.in(SETTLE_MS); left > 0; left--) batch.go();
-        const int count = batch.in(ALONE_MS);
+        for (int left = batch.in(ms / 3); left > 0; left--) batch.go();
+        const int count = batch.in(ms);
         events.record(0, stream);
         for (int left = count; left > 0; left--) batch.go();
         events.record(1, stream);
@@ -177,32 +176,20 @@ Measuring::~Measuring()
     backend->measuring = false;
 }
 
-std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
+std::vector<double> time_turns(const OpContext *ctx, const char *op, const std::vector<Run> &runs, float ms)
 {
-    return Clock(ctx, op, runs).in_turn(FAR);
+    return Clock(ctx, op, runs).in_turn(ms);
 }
 
-std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
+std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs, float ms)
 {
     Clock clock(ctx, op, runs);
-    std::vector<Times> all;
-    for (double us : clock.in_turn(INFINITY)) all.push_back({us, 0});
-    if (backend_of(ctx)->measured_s > ENOUGH_S) return all;
-    for (int pass = 0; pass < PASSES; pass++)
-        for (size_t n = 0; n < all.size(); n++) {
-            const size_t i = pass % 2 ? all.size() - 1 - n : n;
-            all[i].alone += clock.alone(i) / PASSES;
-        }
-    return all;
-}
-
-std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs)
-{
-    Clock clock(ctx, op, runs);
-    std::vector<double> us;
-    for (size_t i = 0; i < runs.size(); i++) us.push_back(clock.alone(i));
+    std::vector<double> us(runs.size());
+    for (size_t i = 0; i < runs.size(); i++) us[i] = clock.alone(i, ms);
     return us;
 }
+
+bool measured_enough(const OpContext *ctx) { return backend_of(ctx)->measured_s > ENOUGH_S; }
 
 std::vector<double> time_in_turn(const OpContext *ctx, const char *op, const std::vector<Run> &runs, int rounds)
 {

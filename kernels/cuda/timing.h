@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/decision.h"
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -16,19 +17,30 @@ struct Measuring {
     bool inside;    /* another one */
 };
 
-/* Microseconds of each run, in turn with the others on a hot card: 0.1 s to heat it, then 0.3 s, and at least three rounds of
- * those that are not far from the best. Short ones are recorded as a step is, so that no time to launch counts. */
-std::vector<double> time_first(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
+/* Microseconds of each run, in turn with the others on a hot card: 0.1 s to heat it, then ms milliseconds, and at least three
+ * rounds of those that are not far from the best; where ms is 0, what heated it counts. Short ones are recorded as a step is, so
+ * that no time to launch counts. */
+std::vector<double> time_turns(const OpContext *ctx, const char *op, const std::vector<Run> &runs, float ms);
 
-/* Times the best of those: what is measured again. */
-static const double NEAR_BEST = 1.04;
+/* Microseconds of each run with the card to itself, over ms milliseconds, once it has settled for a third of that at the clock
+ * that its power limit leaves for this one. */
+std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs, float ms);
 
-/* Of the best of them, again in turn, and alone (0.14 s each, in one order and in the reverse). Once a backend's choices have
- * taken 40 s, in turn only, so that a start takes about a minute at most. */
-std::vector<Times> time_finalists(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
+/* Whether choices have taken so long at this start that others must do with times in turn: it should take a minute at most. */
+bool measured_enough(const OpContext *ctx);
 
-/* Microseconds of each run with the card to itself, once it has settled at the clock that its power limit leaves for it. */
-std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::vector<Run> &runs);
+/* Milliseconds of looks at ways that have the card to themselves: at all that come into question, then at the best of them,
+ * for what is looked at so briefly scatters by 2 %. */
+static const float LOOKS_MS[] = {60, 180};
+enum { LAST_LOOK_AT = 2 };
+
+/* Leaves the fastest ways, the fastest first: at most `most`, and none that takes more than `factor` times as long as it.
+ * us(way): microseconds. */
+template <class Way, class Time> void keep_fastest(std::vector<Way> *ways, size_t most, double factor, const Time &us)
+{
+    std::sort(ways->begin(), ways->end(), [&](const Way &x, const Way &y) { return us(x) < us(y); });
+    while (ways->size() > most || (ways->size() > 1 && us(ways->back()) > factor * us(ways->front()))) ways->pop_back();
+}
 
 /* Median microseconds of each run over so many rounds, taken in turn, all queued at once. */
 std::vector<double> time_in_turn(const OpContext *ctx, const char *op, const std::vector<Run> &runs, int rounds);

@@ -15,6 +15,7 @@
 
 enum { ROUNDS = 60, PRODUCT_ROUNDS = 20 };
 static const double HOT_US = 250e3;     /* of the same work before anything counts */
+static const float ALONE_MS = 180;
 
 /* Median milliseconds of each run, taken in turn on a hot card. */
 static std::vector<double> hot_times(const std::vector<Run> &runs)
@@ -63,7 +64,7 @@ static std::vector<Run> runs_of(const std::vector<Contender> &all)
 static void time_case(const Sizes &s, const Case &c)
 {
     std::vector<Contender> all = not_fused(c);
-    backend_of(&ctx)->measured_s = 0;       /* time_finalists: as the first op of a start */
+    backend_of(&ctx)->measured_s = 0;       /* as the first op of a start: measured_enough */
     const FusedChoice choice = fused_choose(&ctx, shape_of(c), c.fused, c.unfused);
     all.insert(all.begin(), {variant_name(choice.variant), [&] { c.fused(FusedCall{&ctx, c.op, choice.variant}); }});
     const std::vector<double> ms = hot_times({all[0].run, all[1].run});
@@ -91,7 +92,7 @@ static void time_each_alone(const Sizes &s, const Case &c)
     const std::vector<Run> runs = runs_of(all);
     std::vector<std::vector<double>> us(all.size());
     for (int pass = 0; pass < 3; pass++) {
-        const std::vector<double> now = time_alone(&ctx, "bench", runs);
+        const std::vector<double> now = time_alone(&ctx, "bench", runs, ALONE_MS);
         for (size_t i = 0; i < all.size(); i++) us[i].push_back(now[i]);
     }
     for (size_t i = 0; i < all.size(); i++) {

@@ -6,13 +6,14 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <numeric>
 #include <string>
 
 enum { LARGEST_GROUP = 4096 };              /* what a line of text may say */
 static const double MOST_US = 1e9;
 
-enum { FINALISTS = 3 };                      /* variants measured once more, in turn and alone */
+enum { LOOKED_AT = 4 };                     /* variants that are measured alone, too */
+static const double NEAR_BEST = 1.06;       /* in turn, times the best of them */
+static const float TURNS_MS = 300;
 
 struct FusedEntry {
     FusedChoice choice;
@@ -161,29 +162,46 @@ static const FusedChoice *alike(const FusedTable *table, const FusedShape &shape
     return nullptr;
 }
 
-/* First all variants, then the nearest of them; what runs fused is faster than the library both ways. */
+struct FusedWay {
+    FusedVariant variant;
+    Run run;
+    Times times;
+};
+
+/* What runs fused is faster than the library both ways: so only what is in turn is measured alone. */
 static void measure(const OpContext *ctx, FusedChoice *choice, const std::vector<FusedVariant> &variants,
-                    const std::function<void(const FusedCall &)> &fused, const Run &library)
+                    const std::function<void(const FusedCall &)> &fused, const Run &run_library)
 {
     const OpId op = choice->shape.op;
-    std::vector<Run> runs, finalists = {library};
-    std::vector<size_t> order(variants.size());     /* the fastest first */
-    for (FusedVariant v : variants) runs.push_back([=] { fused(FusedCall{ctx, op, v}); });
-    runs.push_back(library);    /* so that all are timed at the clock at which it is */
-    const std::vector<double> us = time_first(ctx, op_name(op), runs);
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](size_t x, size_t y) { return us[x] < us[y]; });
-    while (order.size() > FINALISTS || us[order.back()] > NEAR_BEST * us[order[0]]) order.pop_back();
+    const char *const name = op_name(op);
+    FusedWay library = {{}, run_library, {}};
+    std::vector<FusedWay> ways;
+    std::vector<Run> runs = {library.run};  /* in turn with it, so that all are timed at the clock at which it is */
+    for (FusedVariant v : variants) ways.push_back({v, [=] { fused(FusedCall{ctx, op, v}); }, {}});
+    for (const FusedWay &way : ways) runs.push_back(way.run);
+    const std::vector<double> turn = time_turns(ctx, name, runs, TURNS_MS);
+    library.times.turn = turn[0];
+    for (size_t i = 0; i < ways.size(); i++) ways[i].times.turn = turn[i + 1];
 
-    for (size_t i : order) finalists.push_back(runs[i]);
-    const std::vector<Times> times = time_finalists(ctx, op_name(op), finalists);
-    const Times *const of_fused = times.data() + 1;
-    const int best = better_than(times[0], of_fused, (int)order.size());
-    choice->fused = best >= 0;
-    choice->separate_us = time_of(times[0]);
-    const int shown = choice->fused ? best : fastest_of(of_fused, (int)order.size());
-    choice->variant = variants[order[(size_t)shown]];
-    choice->fused_us = choice->fused ? time_of(of_fused[best]) : time_of(times[0]) * worst_ratio(of_fused[shown], times[0]);
+    const auto us = [](const FusedWay &way) { return time_of(way.times); };
+    keep_fastest(&ways, LOOKED_AT, NEAR_BEST, us);
+    const FusedWay first = ways[0];
+    while (!ways.empty() && ways.back().times.turn >= library.times.turn) ways.pop_back();
+    for (float ms : LOOKS_MS) {
+        if (ways.empty() || measured_enough(ctx)) break;
+        runs = {library.run};
+        for (const FusedWay &way : ways) runs.push_back(way.run);
+        const std::vector<double> alone = time_alone(ctx, name, runs, ms);
+        library.times.alone = alone[0];
+        for (size_t i = 0; i < ways.size(); i++) ways[i].times.alone = alone[i + 1];
+        keep_fastest(&ways, LAST_LOOK_AT, NEAR_BEST, us);
+    }
+
+    choice->fused = !ways.empty() && wins(ways[0].times, library.times);
+    const FusedWay &shown = ways.empty() ? first : ways[0];
+    choice->variant = shown.variant;
+    choice->separate_us = time_of(library.times);
+    choice->fused_us = choice->fused ? time_of(shown.times) : choice->separate_us * worst_ratio(shown.times, library.times);
 }
 
 FusedChoice fused_choose(const OpContext *ctx, const FusedShape &real,

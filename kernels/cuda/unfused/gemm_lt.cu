@@ -11,8 +11,10 @@
 
 enum {
     PROPOSALS = 24,             /* algorithms tried a shape */
-    FINALISTS = 4,              /* of them measured once more: in turn, and with the card to themselves */
+    LOOKED_AT = 8,              /* that are measured with the card to themselves */
 };
+
+static const double NEAR_BEST = 1.06;   /* of them: in turn, times the best */
 
 struct GemmShape {
     GemmForm form;
@@ -125,7 +127,7 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    table->file = cache_file(backend, "gemm-v4");
+    table->file = cache_file(backend, "gemm-v5");
     read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
@@ -265,7 +267,6 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
     };
     const double penalty = e->shape.add ? separate_us(op, bytes) : 0;
     auto total = [&](const Candidate &t) { return t.us + (e->shape.add && !t.add ? penalty : 0); };
-    auto sooner = [&](const Candidate &x, const Candidate &y) { return total(x) < total(y); };
     auto runs = [&] {
         std::vector<Run> all;
         for (size_t i = 0; i < list.size(); i++) all.push_back([&, i] { LT_CHECK(op, product(list[i])); });
@@ -280,21 +281,13 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
             if (product(list.back()) != CUBLAS_STATUS_SUCCESS) list.pop_back();
         }
     if (list.empty()) cuda_fail(__FILE__, __LINE__, op, "cublasLtMatmul", "the library runs none of its own proposals");
-    const std::vector<double> first = time_first(ctx, op, runs());
-    for (size_t i = 0; i < list.size(); i++) list[i].us = first[i];
-    std::sort(list.begin(), list.end(), sooner);
-    const double near = NEAR_BEST * total(list[0]);
-    int kept[2] = {};   /* half of them of either kind, where there are two */
-    list.erase(std::remove_if(list.begin(), list.end(),
-                              [&](const Candidate &t) {
-                                  return total(t) > near || kept[t.add]++ >= FINALISTS / (inside + behind);
-                              }),
-               list.end());
-    if (list.size() > 1) {
-        const std::vector<Times> times = time_finalists(ctx, op, runs());
-        for (size_t i = 0; i < list.size(); i++) list[i].us = time_of(times[i]);
-        std::sort(list.begin(), list.end(), sooner);
-    }
+    auto keep = [&](const std::vector<double> &us, size_t most) {
+        for (size_t i = 0; i < list.size(); i++) list[i].us = us[i];
+        keep_fastest(&list, most, NEAR_BEST, total);
+    };
+    keep(time_turns(ctx, op, runs(), 0), LOOKED_AT);
+    for (float ms : LOOKS_MS)
+        if (list.size() > 1 && !measured_enough(ctx)) keep(time_alone(ctx, op, runs(), ms), LAST_LOOK_AT);
     e->algo = list[0].algo;
     e->separate = e->shape.add && !list[0].add;
     e->microseconds = list[0].us;
