@@ -1,7 +1,8 @@
 /* Fused ops against the unfused ones and against cublasLt's product alone, on a hot card: by the fastest
  * algorithm that it proposes, which the unfused op uses ("free epilogue": the gain if the epilogue cost
  * nothing), and by the one that it chooses itself (fused/product). Fused and unfused alternate; then, fewer times,
- * both take turns with the two products.
+ * both take turns with the two products. What takes turns here uses the algorithms that are fastest in turn; training,
+ * and what is timed alone, those that are fastest alone.
  *
  *   bench_fused [--cache=DIR] WIDTH [OP]   1b, 8b or 70b: of each op the variant that auto chooses, and whether auto
  *                                   runs it; --cache keeps choices for the next process
@@ -16,6 +17,7 @@
 enum { ROUNDS = 60, PRODUCT_ROUNDS = 20 };
 static const double HOT_US = 250e3;     /* of the same work before anything counts */
 static const float ALONE_MS = 180;
+static CudaBackend *of_turns;           /* a backend whose library has the algorithms that are fastest in turn */
 
 /* Median milliseconds of each run, taken in turn on a hot card. */
 static std::vector<double> hot_times(const std::vector<Run> &runs)
@@ -32,25 +34,37 @@ struct Contender {
     Run run;
 };
 
-/* The unfused op, cublasLt's own choice of a product, and the fastest. The library has made its choices. */
-static std::vector<Contender> not_fused(const Case &c)
+/* The same with the choices of another backend. */
+static Run with_backend(void *backend, const Run &run)
+{
+    return [=] {
+        void *const usual = ctx.backend;
+        ctx.backend = backend;
+        run();
+        ctx.backend = usual;
+    };
+}
+
+/* The unfused op, cublasLt's own choice of a product, and the fastest, by the choices of a backend, which it has made. */
+static std::vector<Contender> not_fused(const Case &c, void *backend)
 {
     const Product p = c.product;
-    std::vector<Contender> all = {{"unfused", c.unfused},
-                                  {"product", default_product(p.form, p.d, p.a, p.b)},
-                                  {"best product", [=, &c] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b); }}};
+    std::vector<Contender> all = {
+        {"unfused", with_backend(backend, c.unfused)},
+        {"product", default_product(p.form, p.d, p.a, p.b)},
+        {"best product", with_backend(backend, [=, &c] { gemm(&ctx, c.op, p.form, p.d, p.a, p.b); })}};
     prepare(c);
     for (const Contender &each : all) each.run();
     return all;
 }
 
-/* Every variant, then what is not fused. */
-static std::vector<Contender> contenders(const Case &c)
+/* Every variant, then what is not fused, by the choices of a backend. */
+static std::vector<Contender> contenders(const Case &c, void *backend)
 {
     std::vector<Contender> all;
     for (FusedVariant v : variants_of(c))
         all.push_back({variant_name(v), [&c, v] { c.fused(FusedCall{&ctx, c.op, v}); }});
-    for (const Contender &each : not_fused(c)) all.push_back(each);
+    for (const Contender &each : not_fused(c, backend)) all.push_back(each);
     return all;
 }
 
@@ -63,7 +77,7 @@ static std::vector<Run> runs_of(const std::vector<Contender> &all)
 
 static void time_case(const Sizes &s, const Case &c)
 {
-    std::vector<Contender> all = not_fused(c);
+    std::vector<Contender> all = not_fused(c, of_turns);
     backend_of(&ctx)->measured_s = 0;       /* as the first op of a start: measured_enough */
     const FusedChoice choice = fused_choose(&ctx, shape_of(c), c.fused, c.unfused);
     all.insert(all.begin(), {variant_name(choice.variant), [&] { c.fused(FusedCall{&ctx, c.op, choice.variant}); }});
@@ -78,7 +92,7 @@ static void time_case(const Sizes &s, const Case &c)
 
 static void time_variants(const Sizes &s, const Case &c)
 {
-    const std::vector<Contender> all = contenders(c);
+    const std::vector<Contender> all = contenders(c, of_turns);
     const std::vector<double> ms = hot_times(runs_of(all));
     for (size_t i = 0; i < all.size(); i++)
         printf("%-4s %-17s %-14s %7.3f ms  %.3f of the best product\n", s.name, c.name.c_str(), all[i].name.c_str(),
@@ -88,7 +102,7 @@ static void time_variants(const Sizes &s, const Case &c)
 
 static void time_each_alone(const Sizes &s, const Case &c)
 {
-    const std::vector<Contender> all = contenders(c);
+    const std::vector<Contender> all = contenders(c, ctx.backend);
     const std::vector<Run> runs = runs_of(all);
     std::vector<std::vector<double>> us(all.size());
     for (int pass = 0; pass < 3; pass++) {
@@ -135,6 +149,8 @@ int main(int argc, char **argv)
     const char *only = named ? argv[2] : nullptr;
     int done = 0;
     open_backend(cache);
+    of_turns = (CudaBackend *)new_backend(nullptr);
+    of_turns->measured_s = INFINITY;        /* measured_enough */
     if (!backend_of(&ctx)->sm90) {
         fprintf(stderr, "bench_fused: the fused kernels need a Hopper GPU (sm_90)\n");
         return 2;

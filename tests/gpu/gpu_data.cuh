@@ -41,19 +41,23 @@ static void *take(size_t bytes)
     return memory;
 }
 
-/* The backend and its scratch, in which a weight gradient of 70B width can be measured that is added to; exits where
- * there is no GPU. cache: folder of measured choices, or NULL. */
-static void open_backend(const char *cache = nullptr)
+/* Exits where there is no GPU. cache: folder of measured choices, or NULL. */
+static void *new_backend(const char *cache)
 {
     Errors errors = {};
     CudaOptions options = {};
     options.cache_dir = cache;
     options.workspace_limit = (size_t)GEMM_WORKSPACE;
-    ctx.backend = cuda_backend_open(&options, &errors);
-    if (!ctx.backend) {
-        errors_print(&errors, stderr);
-        exit(1);
-    }
+    void *backend = cuda_backend_open(&options, &errors);
+    if (backend) return backend;
+    errors_print(&errors, stderr);
+    exit(1);
+}
+
+/* The backend and its scratch, in which a weight gradient of 70B width can be measured that is added to. */
+static void open_backend(const char *cache = nullptr)
+{
+    ctx.backend = new_backend(cache);
     ctx.stream = cuda_backend_stream(ctx.backend);
     ctx.workspace_bytes = GEMM_WORKSPACE + (2ull << 30);
     ctx.layer = -1;

@@ -13,7 +13,6 @@ static const double MOST_US = 1e9;
 
 enum { LOOKED_AT = 4 };                     /* variants that are measured alone, too */
 static const double NEAR_BEST = 1.06;       /* in turn, times the best of them */
-static const float TURNS_MS = 300;
 
 struct FusedEntry {
     FusedChoice choice;

@@ -285,7 +285,7 @@ static void choose_fastest(const OpContext *ctx, const char *op, GemmEntry *e,
         for (size_t i = 0; i < list.size(); i++) list[i].us = us[i];
         keep_fastest(&list, most, NEAR_BEST, total);
     };
-    keep(time_turns(ctx, op, runs(), 0), LOOKED_AT);
+    keep(time_turns(ctx, op, runs(), measured_enough(ctx) ? TURNS_MS : 0), LOOKED_AT);
     for (float ms : LOOKS_MS)
         if (list.size() > 1 && !measured_enough(ctx)) keep(time_alone(ctx, op, runs(), ms), LAST_LOOK_AT);
     e->algo = list[0].algo;
