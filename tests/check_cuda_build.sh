@@ -103,4 +103,17 @@ example=$TMPDIR/bias_sm90.cu
 if "$NVCC" -std=c++17 -gencode arch=compute_90a,code=sm_90a -I. -c -o "$TMPDIR/bias.o" "$example" >"$log" 2>&1; then
     pass "the examples of docs/EPILOGUES.md compile"
 else fail "the examples of docs/EPILOGUES.md compile"; cat "$log"; fi
+
+# A member whose name is wrong would be silently empty.
+refused() { # what the compiler shall say of the bias, and a command of sed that spoils it
+    block 2 "" | sed "$2" >"$example"
+    if "$NVCC" -std=c++17 -gencode arch=compute_90a,code=sm_90a -I. -c -o "$TMPDIR/bias.o" "$example" >"$log" 2>&1 ||
+        ! grep -q "$1" "$log"; then fail "a program is refused: $1"; cat "$log"
+    else pass "a program is refused: $1"; fi
+}
+fetch='static __device__ void fetch(const Params \&p, uint32_t to, uint32_t ready, int row, int col) { tma_load(to, \&p.out, ready, col, row); }'
+refused "BUFFER without store" 's/void store(/void stroe(/'
+refused "LOAD_BYTES without fetch" 's/BUFFER = Tile::BYTES/&, LOAD_BYTES = BUFFER/'
+refused "fetch without LOAD_BYTES" "s/^    static __device__ void store(/$fetch\n&/"
+refused "COLUMNS of a chunk: 32 or 64" 's/COLUMNS = 64/COLUMNS = 48/'
 [ $failures = 0 ]

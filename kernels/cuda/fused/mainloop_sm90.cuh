@@ -35,6 +35,7 @@
 #include "kernels/cuda/fused/wgmma_sm90.cuh"
 #include "kernels/cuda/launch.cuh"
 #include <type_traits>
+#include <utility>
 
 enum {
     BLOCK_K = 64,               /* of K in one stage: 128 bytes */
@@ -66,6 +67,19 @@ struct GemmArgs {
 template <class Program> constexpr int row_bytes()
 {
     return std::is_empty<typename Program::Row>::value ? 0 : (int)sizeof(typename Program::Row);
+}
+
+/* Whether it has a fetch or store of its own. */
+template <class Program> constexpr bool has_fetch()
+{
+    typedef decltype(Program::fetch(std::declval<const typename Program::Params &>(), 0u, 0u, 0, 0)) Returned;
+    return !std::is_same<Returned, Epilogue::LeftOut>::value;
+}
+
+template <class Program> constexpr bool has_store()
+{
+    typedef decltype(Program::store(std::declval<const typename Program::Params &>(), 0u, 0, 0)) Returned;
+    return !std::is_same<Returned, Epilogue::LeftOut>::value;
 }
 
 /* How the two consumers share tiles: they take turns, or each works on half of one. */
@@ -101,7 +115,12 @@ struct Gemm {
     static_assert(alignof(typename Program::Row) <= 8, "rows lie behind words of eight bytes");
     static_assert(Program::BUFFER == 0 || BUFFERS > 0, "chunk buffers");
     static_assert(Program::BUFFER % 1024 == 0, "tiles in chunk buffers begin where the swizzle does");
-    static_assert(Program::LOAD_BYTES <= Program::BUFFER && (COLUMNS == 32 || COLUMNS == 64), "chunk");
+    static_assert(COLUMNS == 32 || COLUMNS == 64, "COLUMNS of a chunk: 32 or 64");
+    static_assert(Program::LOAD_BYTES <= Program::BUFFER, "LOAD_BYTES: what fetch loads lies in a chunk's BUFFER bytes");
+    static_assert(has_fetch<Program>() || Program::LOAD_BYTES == 0, "LOAD_BYTES without fetch: loads would never arrive");
+    static_assert(!has_fetch<Program>() || &Program::LOAD_BYTES != &Epilogue::LOAD_BYTES,
+                  "fetch without LOAD_BYTES is never called");
+    static_assert(has_store<Program>() || Program::BUFFER == 0, "BUFFER without store: what lies in it would go nowhere");
     static_assert(CM % 64 == 0 && CN % 64 == 0 && ROWS64 * CN <= 384, "tile");
 };
 

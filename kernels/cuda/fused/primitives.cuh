@@ -43,9 +43,11 @@ struct Epilogue {
     static constexpr int LOAD_BYTES = 0;        /* bytes that fetch loads a chunk */
     static constexpr bool LONG_K = true;        /* cooperative tiles, whose epilogue does not hide, too */
 
-    template <class Params> static __device__ void fetch(const Params &, uint32_t, uint32_t, int, int) {}
+    struct LeftOut {};                          /* by what these return, Gemm knows them from a program's own */
+
+    template <class Params> static __device__ LeftOut fetch(const Params &, uint32_t, uint32_t, int, int) { return {}; }
     __device__ void begin(const Row (&)[2]) {}  /* whoever has another Row must have this, too */
-    template <class Params> static __device__ void store(const Params &, uint32_t, int, int) {}
+    template <class Params> static __device__ LeftOut store(const Params &, uint32_t, int, int) { return {}; }
     template <class Params> __device__ void end(const Params &, Rows, ColumnTile) {}
     template <class Params> static __device__ void finish(const Params &, uint32_t) {}
 };
