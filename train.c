@@ -392,13 +392,14 @@ static int finish(Training *t, Errors *errors, int code)
 static void check_resumed_config(Training *t, Errors *errors)
 {
     const Config *c = t->setup.config;
+    const bool whole = !errors->count;
     char *path = files_join(c->run.dir, "config.json");
     Errors broken = {0};
     ConfigLoad *saved = path ? config_load(path, 0, NULL, &broken) : NULL;
     if (saved && !broken.count) {
         setup_derive(config_values(saved));     /* an imported run has not been started yet */
         const Config *before = config_values(saved);
-        config_diff(before, c, errors, stderr);
+        config_diff(before, t->setup.load, whole, errors, whole ? stderr : NULL);
         t->other_kernels = memcmp(&before->fusion, &c->fusion, sizeof c->fusion) ||
                            before->train.attention != c->train.attention ||
                            before->train.deterministic != c->train.deterministic ||
@@ -527,8 +528,8 @@ static int train_command(int argc, char **argv)
     RunStart start = resume ? RUN_RESUME : c->run.overwrite ? RUN_OVERWRITE : RUN_NEW;
     if (errors.count) setup_find_data(setup, &errors);
     else setup_data(setup, &errors);
-    if (!resume || setup_check_place(setup, config_path, &errors)) run_check(c->run.dir, start, &errors);
-    if (resume && !errors.count) check_resumed_config(&t, &errors);
+    const bool here = (!resume || setup_check_place(setup, config_path, &errors)) && run_check(c->run.dir, start, &errors);
+    if (resume && here) check_resumed_config(&t, &errors);
     if (start == RUN_OVERWRITE && run_owns(c->run.dir, c->data.tokenizer))
         errors_add(&errors, "data.tokenizer = %s belongs to the run that --run.overwrite=true would delete; name another "
                    "run.dir, or copy it", c->data.tokenizer);

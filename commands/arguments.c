@@ -66,7 +66,7 @@ int arguments_parse(Arguments *a, int argc, char **argv, const Syntax *syntax, E
         else unknown_word(argv[0], argv[i], syntax, errors);
     }
     if (a->positional_count < syntax->least)
-        errors_add(errors, "%s: a word is missing\n%s", argv[0], syntax->usage);
+        errors_add(errors, "%s: what it works on is missing\n%s", argv[0], syntax->usage);
     return ARGUMENTS_GO_ON;
 }
 

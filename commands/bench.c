@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { OP_TIMING_STEPS = 5, MOST_STEPS = 1000000 };
+enum { OP_TIMING_STEPS = 5, MOST_STEPS = 1000000, SLOW_S = 5 };
 
 static int by_value(const void *a, const void *b)
 {
@@ -108,11 +108,14 @@ static int bench(Setup *setup, int64_t warmup, int64_t steps, bool table, double
     if (model && !ok) errors_add(errors, "out of memory while preparing the benchmark");
     if (ok) {
         fill_random(&batch, model->shape.vocab, (uint64_t)c->run.seed);
+        fprintf(stderr, "device: %s, %s: %lld steps to warm up and %lld that count, of %lld tokens\n", backend->ops->name,
+                backend->hardware, (long long)warmup, (long long)steps, (long long)c->train.tokens_per_step);
         for (int64_t i = 0; i < warmup + steps; i++) {
             double begin = machine_seconds();
             r.loss[1] = step(model, &batch, c);
             double seconds = machine_seconds() - begin;
             if (!i) r.loss[0] = r.loss[1], r.first_step_s = seconds;
+            if (!i && seconds > SLOW_S) fprintf(stderr, "the first step took %.0f s\n", seconds);
             if (i >= warmup) ms[i - warmup] = 1e3 * seconds;
         }
         print_result(model, c, backend, &r, steps);
@@ -154,6 +157,8 @@ int bench_command(int argc, char **argv)
     int64_t warmup = arguments_integer("--warmup=", warmup_text, 0, &errors);
     if (steps > MOST_STEPS || warmup > MOST_STEPS)
         errors_add(&errors, "--steps and --warmup: expected %d at most", MOST_STEPS);
+    char no_samples[] = "--sample.every=0";     /* so it needs no tokenizer either, where model.vocab is given */
+    if (code == ARGUMENTS_GO_ON) args.overrides[args.override_count++] = no_samples;
     if (code == ARGUMENTS_GO_ON && args.positional_count)
         setup_config(&setup, args.positional[0], args.override_count, args.overrides, false, &errors);
     bool ok = code == ARGUMENTS_GO_ON && !errors.count && setup_backend(&setup, false, &errors);

@@ -1,4 +1,5 @@
 #include "commands/dry_run.h"
+#include "model/machine.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,10 @@ int dry_run(Setup *setup, const char *gpu_memory, Errors *errors)
     if (gpu_memory)
         printf("  %s %s, of which the driver keeps about 0.6 GiB\n",
                (double)plan.total + DRIVER_BYTES <= available ? "fits in" : "DOES NOT FIT in", gpu_memory);
+    const double machine = (double)machine_memory();
+    if (backend->device->host_memory && machine > 0)
+        printf("  %s this machine's %.2f GiB\n", (double)plan.total <= machine ? "fits in" : "DOES NOT FIT in",
+               machine / (double)(1 << 30));
     print_choices(backend, stdout);
     return 0;
 }

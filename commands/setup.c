@@ -14,8 +14,9 @@ static bool load_tokenizer(Setup *setup, bool need, Errors *errors)
     setup->tokenizer = tokenizer_load(path, errors);
     if (!setup->tokenizer) {
         if (!files_exists(path))
-            errors_add(errors, "%s: data.tokenizer names that file; if it has moved, add --data.tokenizer=PATH",
-                       config_where(setup->load, "data.tokenizer"));
+            errors_add(errors, "%s: data.tokenizer names that file; make it first, as the config's _comment may say, or add "
+                       "--data.tokenizer=PATH if it has moved%s", config_where(setup->load, "data.tokenizer"),
+                       need ? "" : "; without it, --model.vocab=NUMBER");
         return false;
     }
     int64_t vocab = tokenizer_vocab(setup->tokenizer);

@@ -274,6 +274,17 @@ static void print_summary(const Options *options, const Job *job, const Tokenize
     free(first);
 }
 
+/* What is wrong with them beside what is wrong already. */
+static void check_inputs(const Options *options, const Job *job, Errors *errors)
+{
+    Inputs inputs = { 0 }, val = { 0 };
+    inputs_open(&inputs, options->inputs, options->input_count, job->format, errors);
+    if (options->val_file)
+        inputs_open(&val, &(char *){ (char *)options->val_file }, 1, job->format, errors);
+    inputs_close(&inputs);
+    inputs_close(&val);
+}
+
 /* Everything after the options are read: writes into `staging`. Returns the exit code that errors deserve. */
 static int tokenize_into(const char *staging, const Options *options, const Job *job, Errors *errors)
 {
@@ -340,10 +351,11 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     if (lock == FILES_BUSY)
         errors_add(errors, "%s: another process is writing there; wait for it, or name another directory with --out",
                    options->out);
-    else if (lock >= 0 && each_output(options->out, NULL, errors) && !job->overwrite)
+    else if (lock >= 0 && each_output(options->out, NULL, errors) && !job->overwrite) {
         errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it",
                    options->out);
-    else if (lock >= 0 && files_make_dirs(staging, errors)) {
+        check_inputs(options, job, errors);
+    } else if (lock >= 0 && files_make_dirs(staging, errors)) {
         each_output(staging, "", errors);       /* of a call that was stopped */
         code   = tokenize_into(staging, options, job, errors);
         staged = true;

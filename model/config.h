@@ -121,8 +121,9 @@ bool config_is_readable(const ConfigLoad *load);
 void config_validate(const ConfigLoad *load, Errors *errors);
 
 /* Resume: keys of the model, the data and their order that differ are refused; all others are allowed, and
- * printed to changes (may be NULL) as "train.lr: 0.001 -> 0.0005". */
-void config_diff(const Config *saved, const Config *now, Errors *refused, FILE *changes);
+ * printed to changes (may be NULL) as "train.lr: 0.001 -> 0.0005". whole: now has no errors, and what it leaves open has
+ * been derived; if not, only what it gives counts. */
+void config_diff(const Config *saved, const ConfigLoad *now, bool whole, Errors *refused, FILE *changes);
 
 /* Origin of the value of "section.key", for errors found elsewhere (files, data): "configs/demo.json:7",
  * "command line", "default" or, where it was changed since, "derived". NULL for an unknown key. */

@@ -259,8 +259,10 @@ static char *read_all(const char *path, size_t *length, Errors *errors)
     }
     char *text = NULL;
     if (!fstat(fileno(file), &info) && S_ISDIR(info.st_mode)) {
-        errors_add(errors, "%s: is a directory; give a configuration file, such as %s/config.json", path,
-                   path);
+        char run[4096];     /* the run's, if it is one */
+        const bool is_run = snprintf(run, sizeof run, "%s/config.json", path) < (int)sizeof run && !stat(run, &info);
+        errors_add(errors, "%s: is a directory; give a configuration file%s%s", path, is_run ? ", such as " : "",
+                   is_run ? run : "");
     } else if (!(text = malloc(FILE_LIMIT + 1))) {
         errors_add(errors, "%s: no memory left to read it", path);
     } else {

@@ -241,12 +241,12 @@ static void check_data(const ConfigLoad *load, Errors *errors)
 static void check_profile(const ConfigLoad *load, Errors *errors)
 {
     const Config *c = &load->values;
-    if (!GOOD(load, "profile.start", "profile.end", "train.steps") || c->profile.start < 0) return;
-    if (c->profile.end <= c->profile.start)
+    if (!GOOD(load, "profile.start") || c->profile.start < 0) return;
+    if (GOOD(load, "profile.end") && c->profile.end <= c->profile.start)
         errors_add(errors, "%s is not after %s; a window of two steps ends at %lld",
                    said(load, "profile.end").text, said(load, "profile.start").text,
                    (long long)c->profile.start + 2);
-    if (c->profile.start >= c->train.steps)
+    if (GOOD(load, "train.steps") && c->profile.start >= c->train.steps)
         errors_add(errors, "%s comes after the last step, %s; start the window earlier",
                    said(load, "profile.start").text, said(load, "train.steps").text);
 }
@@ -267,13 +267,14 @@ void config_validate(const ConfigLoad *load, Errors *errors)
 
 /* ---- resume ------------------------------------------------------------------------------------- */
 
-void config_diff(const Config *saved, const Config *now, Errors *refused, FILE *changes)
+void config_diff(const Config *saved, const ConfigLoad *now, bool whole, Errors *refused, FILE *changes)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         char before[CONFIG_VALUE], after[CONFIG_VALUE];
         config_value_text(saved, key, before);
-        config_value_text(now, key, after);
+        config_value_text(&now->values, key, after);
         if (!strcmp(before, after)) continue;
+        if (!whole && (now->bad[key] || now->line[key] == ORIGIN_DEFAULT || !strcmp(after, "0"))) continue;
         const char *path = config_keys[key].path;
         bool filled_in = config_keys[key].kind == KEY_TEXT && !*before;    /* as in a run that was imported */
         if (config_keys[key].resume == RESUME_FIXED && !filled_in)

@@ -108,8 +108,9 @@ Llama *llama_create(const Config *config, Dtype act, LlamaMode mode, const Ops *
     if (!model->memory) {
         errors_add(errors,
                    "%s: no room for the plan of %.2f GiB; --dry-run shows its parts. What helps "
-                   "most: a smaller train.micro_batch, train.recompute=swiglu, train.moments=bf16",
-                   device->name, (double)plan.total / (1 << 30));
+                   "most: a smaller train.micro_batch%s",
+                   device->name, (double)plan.total / (1 << 30),
+                   device->host_memory ? "" : ", train.recompute=swiglu, train.moments=bf16");
         goto fail;
     }
     plan = (Plan){.base = model->memory};

@@ -98,6 +98,18 @@ static void plot_pair(FILE *out, const ReportLog *log, const Columns *c, Column 
     plot_write(out, &plot);
 }
 
+/* Where validation is easier than training by how rows begin, or NULL. */
+static const char *note_on_rows(const ReportLog *log)
+{
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(log->header, "config");
+    const char *train = report_text(cJSON_GetObjectItemCaseSensitive(config, "data"), "rows", "");
+    const char *val = report_text(cJSON_GetObjectItemCaseSensitive(config, "val"), "rows", "");
+    return log->validation_count && !strcmp(train, "stream") && !strcmp(val, "documents")
+               ? "Rows of training begin anywhere in the text (data.rows=stream), rows of validation at the start of a document "
+                 "(val.rows=documents), where nothing that came before is missing: so validation may lie below training."
+               : NULL;
+}
+
 static void write_plots(FILE *out, const ReportLog *log, const Columns *c)
 {
     const PlotSeries val = {"validation", PLOT_POINTS, 1, c->val_step, c->val_loss, log->validation_count};
@@ -106,7 +118,7 @@ static void write_plots(FILE *out, const ReportLog *log, const Columns *c)
         .title = "Loss", .wide = true, .log_y = true, .unit = "",
         .series = {column(log, c, LOSS, "single step", PLOT_RAW, 0),
                    column(log, c, LOSS_SMOOTH, "training", PLOT_LINE, 0), val},
-        .series_count = 3, .reference = NAN,
+        .series_count = 3, .reference = NAN, .note = note_on_rows(log),
     };
     bool has_bits = false;
     for (int i = 0; i < log->validation_count; i++) has_bits = has_bits || isfinite(c->val_bits[i]);

@@ -211,7 +211,8 @@ static void write_axes(FILE *out, const Frame *f, bool wide)
         fprintf(out, "<path class=\"mark\" d=\"M%.1f %.1fv4\"/><text class=\"tick\" x=\"%.1f\" y=\"%.1f\" "
                 "text-anchor=\"middle\">%s</text>\n", x, bottom, x, bottom + 18, label);
     }
-    fprintf(out, "<path class=\"axis\" d=\"M%.1f %.1fh%.1f\"/>\n", f->left, f->top + f->height, f->width);
+    fprintf(out, "<path class=\"axis\" d=\"M%.1f %.1fh%.1f\"/><text class=\"tick\" x=\"%.1f\" y=\"%.1f\" "
+            "text-anchor=\"start\">step</text>\n", f->left, f->top + f->height, f->width, 2.0, f->top + f->height + 18);
 }
 
 /* ---- lines --------------------------------------------------------------------------------------- */
@@ -331,5 +332,11 @@ void plot_write(FILE *out, const Plot *plot)
         fprintf(out, "<path class=\"ref\" d=\"M%.1f %.1fh%.1f\"/>\n", f.left, y, f.width);
     }
     for (int k = 0; k < plot->series_count; k++) write_series(out, &f, &plot->series[k]);
-    fputs("</svg><g class=\"cursor\"></g></svg></figure>\n", out);
+    fputs("</svg><g class=\"cursor\"></g></svg>", out);
+    if (plot->note) {
+        fputs("<p>", out);
+        html_text(out, plot->note);
+        fputs("</p>", out);
+    }
+    fputs("</figure>\n", out);
 }

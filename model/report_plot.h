@@ -28,6 +28,7 @@ typedef struct Plot {
     int         series_count;
     double      reference;          /* horizontal line, NAN = none */
     const char *reference_label;
+    const char *note;               /* a sentence under the curves; NULL = none */
 } Plot;
 
 /* Writes a <figure>; nothing when no series has a finite value. */

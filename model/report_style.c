@@ -41,6 +41,7 @@ const char report_css[] =
 "figure svg svg{overflow:hidden}\n"
 "path{fill:none;stroke-linejoin:round;stroke-linecap:round}\n"
 ".grid{stroke:var(--grid)}.axis,.mark{stroke:var(--soft);stroke-opacity:.55}\n"
+"figure p{margin:6px 0 0;font-size:12.5px;color:var(--soft)}\n"
 ".tick{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}\n"
 ".c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.ref{color:var(--ref)}\n"
 "path.line{stroke:currentColor;stroke-width:1.9}\n"

@@ -38,6 +38,7 @@ head -n 5 $work/samples.txt    # three of them
 step "5/5 do they hold together?"
 ./train story check $work/held_out.txt
 ./train story check $work/samples.txt --against=$work/train.txt
+echo "What a model of this size does not learn is to come back to the place where a story began; only stories that do hold together."
 
 printf '\nThe whole demo took %d s, set-up and build included. See %s/report.html; try ./train sample %s\n' \
     $(($(date +%s) - begun)) $run $run

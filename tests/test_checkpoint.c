@@ -222,15 +222,15 @@ static void test_fallback(void **state)
 {
     (void)state;
     static const struct { const char *file; long at; bool cut; const char *said; bool fifo; } cases[] = {
-        {"model.safetensors", 3000, false, "model.safetensors is damaged"},
-        {"model.safetensors", 20, false, "model.safetensors is damaged"},
-        {"optimizer.safetensors", -1, false, "optimizer.safetensors is damaged"},
-        {"optimizer.safetensors", -1, true, "bytes; its manifest says"},
-        {"model.safetensors", 0, true, "model.safetensors has 0 bytes"},
-        {"manifest.json", 40, true, "damaged, or not a checkpoint's manifest"},
-        {"manifest.json", 0, true, "damaged, or not a checkpoint's manifest"},
-        {"model.safetensors", 0, false, NULL},       /* deleted */
-        {"manifest.json", 0, false, NULL},
+        {"model.safetensors", 3000, false, "model.safetensors is damaged", false},
+        {"model.safetensors", 20, false, "model.safetensors is damaged", false},
+        {"optimizer.safetensors", -1, false, "optimizer.safetensors is damaged", false},
+        {"optimizer.safetensors", -1, true, "bytes; its manifest says", false},
+        {"model.safetensors", 0, true, "model.safetensors has 0 bytes", false},
+        {"manifest.json", 40, true, "damaged, or not a checkpoint's manifest", false},
+        {"manifest.json", 0, true, "damaged, or not a checkpoint's manifest", false},
+        {"model.safetensors", 0, false, NULL, false},       /* deleted */
+        {"manifest.json", 0, false, NULL, false},
         {"model.safetensors", 0, false, "model.safetensors has 0 bytes", true},     /* not waited for */
     };
     Llama *model = small_model(true, 2, LLAMA_TRAIN, DTYPE_F32);

@@ -329,6 +329,9 @@ def test_overwriting_is_allowed_once():
 def test_resume_refuses_another_model():
     result = train(config(), f"--run.dir={TMP / 'parts'}", "--resume", "--model.layers=3")
     expect(result.returncode == 2 and "model.layers" in result.stderr, result)
+    result = train(config(), f"--run.dir={TMP / 'parts'}", "--resume", "--model.layers=3", "--train.lr=99", "--data.shuffle=false")
+    expect(result.returncode == 2 and all(key in result.stderr for key in ("model.layers", "train.lr", "data.shuffle")), result)
+    expect(result.stderr.count("error:") == 3, result)
 
 
 def test_resume_passes_over_a_damaged_checkpoint():

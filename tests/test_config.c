@@ -217,6 +217,10 @@ static void files_are_checked(void **state)
     free(got);
     assert_int_equal(mkdir("folder", 0700), 0);
     got = messages("folder", NULL);
+    expect(got, "error: folder: is a directory; give a configuration file\n", "folder");
+    free(got);
+    write_file("folder/config.json", "{}", 2);
+    got = messages("folder", NULL);
     expect(got, "error: folder: is a directory; give a configuration file, such as folder/config.json\n",
            "folder");
     free(got);

@@ -179,6 +179,11 @@ static void profile_window_must_exist(void **state)
         "--profile.start=50", "--profile.end=52", NULL,
         "error: profile.start = 50 (command line) comes after the last step, train.steps = 50 (good.json:4); "
         "start the window earlier\n");
+    expect_arguments(
+        "--profile.start=10", "--train.steps=1.5", NULL,
+        "error: command line: train.steps: expected an integer in [1, 4294967295], found \"1.5\"\n"
+        "error: profile.end = 0 (default) is not after profile.start = 10 (command line); a window of two "
+        "steps ends at 12\n");
     expect_arguments("--profile.start=10", "--profile.end=12", NULL, "");
 }
 
@@ -261,7 +266,7 @@ static void resume_refuses_other_models_and_data(void **state)
     char *changes = NULL;
     size_t length;
     FILE *out = open_memstream(&changes, &length);
-    config_diff(config_values(saved), config_values(now), &refused, out);
+    config_diff(config_values(saved), now, true, &refused, out);
     fclose(out);
     assert_string_equal(changes, "run.log_every: 10 -> 5\ntrain.lr: 0.0003 -> 0.001\n");
     assert_int_equal(refused.count, 2);
@@ -272,14 +277,14 @@ static void resume_refuses_other_models_and_data(void **state)
                         "data.train cannot change on resume: the run has \"t.bin\", now \"u.bin\"; keep "
                         "the run's value, or start a new run");
     errors_free(&refused);
-    config_diff(config_values(saved), config_values(saved), &refused, NULL);
+    config_diff(config_values(saved), saved, true, &refused, NULL);
     assert_int_equal(refused.count, 0);
     free(changes);
 
     /* what an import left open may be filled in */
     config_values(saved)->data.train[0] = 0;
     out = open_memstream(&changes, &length);
-    config_diff(config_values(saved), config_values(now), &refused, out);
+    config_diff(config_values(saved), now, true, &refused, out);
     fclose(out);
     assert_int_equal(refused.count, 1);
     assert_non_null(strstr(changes, "data.train: \"\" -> u.bin\n"));

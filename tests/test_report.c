@@ -130,6 +130,19 @@ static void test_ordinary(void **state)
     assert_non_null(strstr(html, "data-x=\"1,2,3,4\" data-y=\"8,4,2.66667,2\""));
     assert_int_equal(count(html, "<figure"), 6);
     assert_int_equal(count(html, "class=\"ref\" d="), 1);
+    assert_null(strstr(html, "where nothing that came before is missing"));
+    free(html);
+}
+
+/* Rows of validation that begin where documents do are easier: the page says so. */
+static void test_rows_that_differ(void **state)
+{
+    (void)state;
+    char log[2048] = "{\"header\":1,\"config\":{\"data\":{\"rows\":\"stream\"},\"val\":{\"rows\":\"documents\"}}}\n";
+    for (int i = 1; i <= 2; i++) step_line(log + strlen(log), 512, i, 8.0 / i);
+    strcat(log, "{\"step\":2,\"val_loss\":2.5,\"val_ppl\":12.18,\"val_bits_per_byte\":null}\n");
+    char *html = report_of(log);
+    assert_int_equal(count(html, "where nothing that came before is missing"), 1);
     free(html);
 }
 
@@ -263,7 +276,8 @@ static void test_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ordinary), cmocka_unit_test(test_torn), cmocka_unit_test(test_odd_logs),
+        cmocka_unit_test(test_ordinary), cmocka_unit_test(test_rows_that_differ),
+        cmocka_unit_test(test_torn), cmocka_unit_test(test_odd_logs),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_decimation), cmocka_unit_test(test_ticks),
         cmocka_unit_test(test_values),
     };

@@ -152,7 +152,7 @@ static void explains_wrong_use(void **state)
     assert_int_equal(run(output, sizeof output, "entropy", in_dir("empty.txt"), NULL), 2);
     has(output, "holds no text");
     assert_int_equal(run(output, sizeof output, "check", NULL, NULL), 2);
-    has(output, "check: a word is missing\nusage: ");
+    has(output, "check: what it works on is missing\nusage: ");
     assert_int_equal(run(output, sizeof output, "entropy", NULL, NULL), 2);
     assert_int_equal(run(output, sizeof output, "--help", NULL, NULL), 0);
     has(output, "usage: ");

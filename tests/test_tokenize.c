@@ -425,7 +425,7 @@ static void test_options(void **state)
     expect_said("--shard-tokens=1k: expected a whole number");
     expect_said("--tokenizer=train:10: expected a whole number, 259 or more");
     assert_int_equal(run((const char *const[1]){ NULL }), 2);
-    expect_said("a word is missing");
+    expect_said("what it works on is missing");
     assert_int_equal(RUN("--help"), 0);
     expect_said("usage: ./train tokenize INPUT... --out=DIR");
 }
@@ -459,6 +459,9 @@ static void test_failure_leaves_nothing(void **state)
     assert_int_equal(RUN(in_dir("a.txt"), "--val-fraction=0"), 0);
     assert_int_equal(RUN(in_dir("a.txt"), "--val-fraction=0"), 2);
     expect_said("out: holds the result of an earlier call; --overwrite=true replaces it");
+    assert_int_equal(RUN(in_dir("none.txt"), "--val-fraction=0"), 2);
+    expect_said("out: holds the result of an earlier call; --overwrite=true replaces it");
+    expect_said("none.txt: No such file");
 
     FILE *file = fopen(in_dir("b.txt"), "wb");
     for (int i = 0; i < 30000; i++)
