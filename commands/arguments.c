@@ -60,8 +60,11 @@ int arguments_parse(Arguments *a, int argc, char **argv, const Syntax *syntax, E
         while (f < syntax->flag_count && !take_flag(&syntax->flags[f], syntax, argc, argv, &i, errors)) f++;
         if (f < syntax->flag_count) continue;
         bool dashes = !strncmp(argv[i], "--", 2);
-        if (dashes && syntax->overrides && is_override(argv[i])) a->overrides[a->override_count++] = argv[i];
-        else if (argv[i][0] && (argv[i][0] != '-' || !argv[i][1]) && a->positional_count < syntax->most)
+        if (dashes && syntax->overrides && is_override(argv[i])) {
+            a->overrides[a->override_count++] = argv[i];
+            /* "--train.lr 1e-3" lacks an equals sign, which config_load says: its value is no second mistake */
+            if (!strchr(argv[i], '=') && a->positional_count == syntax->most && i + 1 < argc && strncmp(argv[i + 1], "--", 2)) i++;
+        } else if (argv[i][0] && (argv[i][0] != '-' || !argv[i][1]) && a->positional_count < syntax->most)
             a->positional[a->positional_count++] = argv[i];
         else unknown_word(argv[0], argv[i], syntax, errors);
     }

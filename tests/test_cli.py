@@ -249,6 +249,11 @@ def test_its_config_runs_the_same_job_again():
     expect(losses(again) == losses(TMP / "run"), losses(again), losses(TMP / "run"))
 
 
+def test_an_override_without_its_equals_sign_is_one_mistake():
+    result = train(config(), "--train.lr", "1e-3", "--dry-run")
+    expect(result.returncode == 2 and result.stderr.count("error:") == 1 and "write --train.lr=VALUE" in result.stderr, result)
+
+
 def test_resume_is_bitwise():
     run = TMP / "parts"
     expect(train(config(), f"--run.dir={run}", "--train.steps=3").returncode == 0)
