@@ -29,8 +29,8 @@ std::vector<double> time_alone(const OpContext *ctx, const char *op, const std::
 /* Whether choices have taken so long at this start that others must do with times in turn: it should take a minute at most. */
 bool measured_enough(const OpContext *ctx);
 
-/* Milliseconds in turn where that counts, and of looks at ways that have the card to themselves: at all that come into question, then at the best of them,
- * for what is looked at so briefly scatters by 2 %. */
+/* Milliseconds in turn where that counts, and of looks at ways that have the card to themselves: at all that come into question,
+ * then at the best of them, for what is looked at so briefly scatters by 2 %. */
 static const float TURNS_MS = 300, LOOKS_MS[] = {60, 180};
 enum { LAST_LOOK_AT = 2 };
 
