@@ -274,13 +274,23 @@ static void print_summary(const Options *options, const Job *job, const Tokenize
     free(first);
 }
 
-/* What is wrong with them beside what is wrong already. */
-static void check_inputs(const Options *options, const Job *job, Errors *errors)
+static bool open_texts(Inputs *inputs, Inputs *val, const Options *options, const Job *job, Errors *errors)
+{
+    bool fine = inputs_open(inputs, options->inputs, options->input_count, job->format, errors);
+    if (options->val_file)
+        fine = inputs_open(val, &(char *){ (char *)options->val_file }, 1, job->format, errors) && fine;
+    return fine;
+}
+
+/* What is wrong with the texts beside what is wrong already. Standard input is not waited for. */
+static void check_texts(const Options *options, const Job *job, Errors *errors)
 {
     Inputs inputs = { 0 }, val = { 0 };
-    inputs_open(&inputs, options->inputs, options->input_count, job->format, errors);
-    if (options->val_file)
-        inputs_open(&val, &(char *){ (char *)options->val_file }, 1, job->format, errors);
+    bool   standard = options->val_file && !strcmp(options->val_file, "-");
+    for (int i = 0; i < options->input_count; i++)
+        standard = standard || !strcmp(options->inputs[i], "-");
+    if (!standard)
+        open_texts(&inputs, &val, options, job, errors);
     inputs_close(&inputs);
     inputs_close(&val);
 }
@@ -291,9 +301,7 @@ static int tokenize_into(const char *staging, const Options *options, const Job 
     Inputs        inputs = { 0 }, val = { 0 };
     DocumentSplit split, all;
     SplitTotals   totals = { 0 }, val_totals = { 0 };
-    bool          fine = inputs_open(&inputs, options->inputs, options->input_count, job->format, errors);
-    if (options->val_file)
-        fine = inputs_open(&val, &(char *){ (char *)options->val_file }, 1, job->format, errors) && fine;
+    bool          fine = open_texts(&inputs, &val, options, job, errors);
     const DocumentSplit *chosen = job->val_fraction > 0 ? &split : NULL;
     /* Reads all text once, so that a bad line is found before anything is learned or written. */
     fine = fine && split_choose(&split, &inputs, &job->rules, job->val_fraction, job->seed, errors) &&
@@ -354,7 +362,7 @@ static int tokenize(const Options *options, const Job *job, Errors *errors)
     else if (lock >= 0 && each_output(options->out, NULL, errors) && !job->overwrite) {
         errors_add(errors, "%s: holds the result of an earlier call; --overwrite=true replaces it",
                    options->out);
-        check_inputs(options, job, errors);
+        check_texts(options, job, errors);
     } else if (lock >= 0 && files_make_dirs(staging, errors)) {
         each_output(staging, "", errors);       /* of a call that was stopped */
         code   = tokenize_into(staging, options, job, errors);

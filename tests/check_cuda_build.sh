@@ -61,7 +61,7 @@ else
     else pass "train needs neither the driver's library nor NCCL"; fi
     if build/cuda/train --help >"$TMPDIR/help" 2>&1; then pass "train starts without a driver"
     else fail "train starts without a driver"; cat "$TMPDIR/help"; fi
-    bench="build/cuda/train bench configs/demo.json --model.vocab=512 --data.tokenizer= --sample.every=0 --steps=1 --warmup=0"
+    bench="build/cuda/train bench configs/demo.json --model.vocab=512 --data.tokenizer= --steps=1 --warmup=0"
     if $bench --run.device=cpu >"$TMPDIR/bench" 2>&1; then pass "train trains on the CPU without a driver"
     else fail "train trains on the CPU without a driver"; cat "$TMPDIR/bench"; fi
     if [ ! -e /proc/driver/nvidia/version ]; then
@@ -72,8 +72,8 @@ else
     fi
 fi
 
-# The examples of docs/EPILOGUES.md: that with rows in a program of its own, the bias with its case, and the declaration that
-# the text asks for.
+# The examples of docs/EPILOGUES.md: that with rows in a program that uses the primitives as its table says, the bias with its
+# case, and the declaration that the text asks for.
 block() { # which of the page's blocks of code, how far it is indented
     awk -v n="$1" -v indent="$2" '$0 == indent "```cpp" { n--; on = 1; next } $0 == indent "```" { on = 0 } on && !n' \
         docs/EPILOGUES.md
@@ -86,14 +86,33 @@ example=$TMPDIR/bias_sm90.cu
     block 1 "   "
     echo 'Case example(const Sizes &s) { return bias_case(s); }'
     echo 'struct WithRows : Epilogue {'
-    echo '    static constexpr int COLUMNS = 64, BUFFER = 0;'
-    echo '    struct Params { RowNorm norm; const float *row_bias; float *to; };'
-    block 1 ""
-    echo '    __device__ void chunk(const Params &p, float (&acc)[32], uint32_t, Rows rows, int)'
+    echo '    typedef Tile16<64> Tile;'
+    echo '    static constexpr int COLUMNS = 64, BUFFER = Tile::BYTES, LOAD_BYTES = BUFFER;'
+    echo '    struct Params { CUtensorMap x, out; RowNorm norm; RowSums sums; const float *row_bias; };'
+    echo '    RowSum sum;'
+    block 1 "" | sed 's/^        r\[0\] = /        sum.clear();\n&/'
+    echo '    static __device__ void fetch(const Params &p, uint32_t buffer, uint32_t ready, int row, int col)'
     echo '    {'
-    echo '        for (int i = 0; i < 16; i++)'
-    echo '            p.to[rows.first + 8 * (i % 2)] = r[i % 2] * acc[2 * i] + bias[i % 2] + acc[2 * i + 1];'
+    echo '        tma_load(buffer, &p.x, ready, col, row);'
     echo '    }'
+    echo '    __device__ void chunk(const Params &, float (&acc)[32], uint32_t buffer, Rows, int)'
+    echo '    {'
+    echo '        uint32_t all[COLUMNS / 16][4];'
+    echo '        Tile::load(all, buffer);'
+    echo '        for (int slice = 0; slice < 4; slice++) {'
+    echo '            for (int i = 0; i < 4; i++) {'
+    echo '                float2 x = unpack(all[slice][i]);'
+    echo '                sum.add(i, x.x = r[i % 2] * acc[8 * slice + 2 * i] + bias[i % 2]);'
+    echo '                all[slice][i] = pack(x.x, x.y);'
+    echo '            }'
+    echo '            Tile::store(buffer, slice, all[slice]);'
+    echo '        }'
+    echo '    }'
+    echo '    static __device__ void store(const Params &p, uint32_t buffer, int row, int col)'
+    echo '    {'
+    echo '        tma_store(&p.out, buffer, col, row);'
+    echo '    }'
+    echo '    __device__ void end(const Params &p, Rows rows, ColumnTile tile) { sum.put(p.sums, rows, tile); }'
     echo '};'
     echo 'void with_rows(const FusedCall &call, Tensor a, Tensor w, const WithRows::Params &p)'
     echo '{'

@@ -172,6 +172,24 @@ def test_every_config_plans_without_a_device():
         expect("FLOPs/step" in result.stdout and "activations" in result.stdout, path, result)
 
 
+def test_dry_run_says_whether_this_machine_has_room():
+    small = train(config(), "--dry-run", "--run.device=cpu")
+    expect("  fits in this machine's " in small.stdout, small)
+    large = train(config(), "--dry-run", "--run.device=cpu", "--train.seq_len=1000000", "--train.micro_batch=2000")
+    expect("DOES NOT FIT in this machine's " in large.stdout, large)
+
+
+def test_bench_needs_no_tokenizer_where_the_vocabulary_is_given():
+    path = config("untold.json", data__tokenizer="/no/such/tokenizer.json")
+    words = ["bench", path, "--sample.every=1", "--steps=1", "--warmup=0", "--run.device=cpu"]
+    for more in [], ["--data.tokenizer="]:
+        result = train(*words, "--model.vocab=300", *more)
+        expect(result.returncode == 0 and json.loads(result.stdout)["steps"] == 1, result)
+        expect("0 steps to warm up and 1 that count" in result.stderr, result)
+    result = train(*words, "--model.vocab=0")
+    expect(result.returncode == 2 and "--model.vocab=NUMBER" in result.stderr, result)
+
+
 def test_dry_run_says_whether_a_gpu_has_room():
     words = [config(), "--dry-run", "--run.device=cpu"]
     expect("fits in 24GiB" in train(*words, "--gpu-mem=24GiB").stdout)

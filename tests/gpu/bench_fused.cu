@@ -16,7 +16,6 @@
 
 enum { ROUNDS = 60, PRODUCT_ROUNDS = 20 };
 static const double HOT_US = 250e3;     /* of the same work before anything counts */
-static const float ALONE_MS = 180;
 static CudaBackend *of_turns;           /* a backend whose library has the algorithms that are fastest in turn */
 
 /* Median milliseconds of each run, taken in turn on a hot card. */
@@ -106,7 +105,7 @@ static void time_each_alone(const Sizes &s, const Case &c)
     const std::vector<Run> runs = runs_of(all);
     std::vector<std::vector<double>> us(all.size());
     for (int pass = 0; pass < 3; pass++) {
-        const std::vector<double> now = time_alone(&ctx, "bench", runs, ALONE_MS);
+        const std::vector<double> now = time_alone(&ctx, "bench", runs, LOOKS_MS[1]);
         for (size_t i = 0; i < all.size(); i++) us[i].push_back(now[i]);
     }
     for (size_t i = 0; i < all.size(); i++) {
