@@ -10,7 +10,7 @@ typedef struct Times {
     double turn, alone;
 } Times;
 
-/* What counts: a card that trains is at its power limit, so that a step takes as long as its energy. Two products that take
+/* What counts: a large card that trains is at its power limit, so that a step takes as long as its energy. Two products that take
  * turns run at one clock, whatever each of them draws. */
 HOST_DEVICE double time_of(Times t) { return t.alone > 0 ? t.alone : t.turn; }
 
