@@ -7,7 +7,7 @@
 
 static const float HEAT_MS = 100;       /* of rounds in turn, until the card is hot */
 enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 60 };
-static const double FAR = 1.3;          /* times the best: not looked at again once the card is hot */
+static const double FAR = 1.15;         /* times the best: not looked at again once the card is hot */
 static const float SHORT_MS = 1;        /* shorter runs are recorded, as many as take so long */
 static const float LEAST_MS = 1e-3f;    /* what events can tell apart */
 static const double ENOUGH_S = 45;      /* of measuring at a start */

@@ -31,7 +31,7 @@ bool measured_enough(const OpContext *ctx);
 
 /* Milliseconds in turn where that counts, and of looks at ways that have the card to themselves: at all that come into question,
  * then at the best of them, for what is looked at so briefly scatters by 2 %. */
-static const float TURNS_MS = 300, LOOKS_MS[] = {60, 180};
+static const float TURNS_MS = 300, LOOKS_MS[] = {80, 240};
 enum { LAST_LOOK_AT = 2 };
 
 /* Leaves the fastest ways, the fastest first: at most `most`, and none that takes more than `factor` times as long as it.
