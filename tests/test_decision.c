@@ -30,7 +30,9 @@ static void test_fused_wins_both_ways_or_not_at_all(void **state)
     assert_false(wins((Times){9, 10}, library));       /* a draw is no win */
     assert_false(wins((Times){10, 9}, library));
     assert_false(wins((Times){8, 10.1}, library));
-    assert_true(wins((Times){9.9, 9.9}, library));
+    assert_false(wins((Times){9.95, 9}, library));     /* even, within what times scatter */
+    assert_false(wins((Times){9, 9.95}, library));
+    assert_true(wins((Times){9.89, 9.89}, library));
 }
 
 static void test_without_times_alone_turns_decide(void **state)

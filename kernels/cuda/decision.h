@@ -14,8 +14,12 @@ typedef struct Times {
  * turns run at one clock, whatever each of them draws. */
 HOST_DEVICE double time_of(Times t) { return t.alone > 0 ? t.alone : t.turn; }
 
-/* Whether t takes a's place: it is faster both ways, for times alone scatter. */
-HOST_DEVICE bool wins(Times t, Times a) { return t.turn < a.turn && (a.alone == 0 || t.alone < a.alone); }
+/* Whether t takes a's place: it is faster both ways, by more than such times scatter. */
+HOST_DEVICE bool wins(Times t, Times a)
+{
+    const double even = 1.01;
+    return even * t.turn < a.turn && (a.alone == 0 || even * t.alone < a.alone);
+}
 
 /* How many times as long as a, in what it is worse at. */
 HOST_DEVICE double worst_ratio(Times t, Times a)
