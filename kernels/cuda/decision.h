@@ -14,11 +14,13 @@ typedef struct Times {
  * turns run at one clock, whatever each of them draws. */
 HOST_DEVICE double time_of(Times t) { return t.alone > 0 ? t.alone : t.turn; }
 
-/* Whether t takes a's place: it is faster both ways, by more than such times scatter. */
+/* Times that differ by less are even: looks are brief. */
+static const double EVEN = 1.01;
+
+/* Whether t takes a's place: it is faster both ways. */
 HOST_DEVICE bool wins(Times t, Times a)
 {
-    const double even = 1.01;
-    return even * t.turn < a.turn && (a.alone == 0 || even * t.alone < a.alone);
+    return EVEN * t.turn < a.turn && (a.alone == 0 || EVEN * t.alone < a.alone);
 }
 
 /* How many times as long as a, in what it is worse at. */

@@ -1,6 +1,7 @@
 /* Which implementation of an op runs, and what the fused one takes. */
 #include "kernels/cuda/fused/dispatch.h"
 #include "kernels/cuda/formulas.h"
+#include "kernels/cuda/decision.h"
 #include "kernels/cuda/fused/autotune.h"
 #include <cstdio>
 #include <cstring>
@@ -63,7 +64,8 @@ const char *dispatch_choice(const OpContext *ctx, OpId op)
     const bool by_library = mode == FUSION_AUTO && !c->fused;
     snprintf(fused, sizeof fused, "fused %s, cluster %d", fused_tile_name(c->variant.tile), c->variant.cluster);
     if (!(c->fused_us > 0)) return by_library ? nullptr : strcpy(text, fused);
-    if (by_library) snprintf(text, size, "%s, %.3f times as fast as %s", library, c->fused_us / c->separate_us, fused);
+    if (by_library && c->fused_us < EVEN * c->separate_us) snprintf(text, size, "%s, even with %s", library, fused);
+    else if (by_library) snprintf(text, size, "%s, %.3f times as fast as %s", library, c->fused_us / c->separate_us, fused);
     else snprintf(text, size, "%s, %.3f times as fast as %s", fused, c->separate_us / c->fused_us, library);
     return text;
 }

@@ -127,7 +127,7 @@ static bool read_lines(GemmTable *table, const char *text, bool restored)
 GemmTable *gemm_table_open(CudaBackend *backend)
 {
     GemmTable *table = new GemmTable;
-    table->file = cache_file(backend, "gemm-v5");
+    table->file = cache_file(backend, "gemm-v6");
     read_lines(table, cache_read(table->file).c_str(), false);
     return table;
 }
